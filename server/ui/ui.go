@@ -1,4 +1,5 @@
-// Package ui serves the console and the playground, which make ui builds into dist. If they weren't built, it says so.
+// Package ui serves the console and the playground. make ui builds them into the folder dist. If they weren't built,
+// the package's pages say so.
 package ui
 
 import (
@@ -19,32 +20,33 @@ import (
 	"time"
 )
 
-// dist has each file compressed with gzip, under its name with .gz. Large files also have a smaller form compressed with
-// Brotli, with .br.
+// dist has each file in a form that is compressed with gzip, with .gz after its name. Large files also have a smaller
+// form that is compressed with Brotli, with .br after the name.
 //
 //go:embed all:dist
 var dist embed.FS
 
-// Content security policies of the pages: everything comes from the node, and nothing is inline. Only the playground may
-// use WebAssembly.
+// Content security policies of the pages. Everything must come from the node, and nothing may be inline. Only the
+// playground may use WebAssembly.
 const (
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-	// A worker takes its policy from the response with its script, so files only say that nobody may frame them.
+	// The policy of a worker is the one in the response with its script. So for files, the policy only says that no
+	// page may frame them.
 	filePolicy = "frame-ancestors 'none'"
 	playPolicy = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
 
 // UI serves /console/ and /play.
 type UI struct {
-	files fs.FS             // has no files if there is no folder app
-	tags  map[string]string // hashes of files whose names don't change with their contents
+	files fs.FS             // empty if there is no folder app
+	tags  map[string]string // hashes of files whose names don't depend on their contents
 }
 
-// New returns the UI that is built into this binary.
+// New returns the UI that this binary contains.
 func New() *UI {
 	files, err := fs.Sub(dist, "dist/app")
 	if err != nil {
-		panic(err) // the name is a constant
+		panic(err) // can't happen: the name is a valid constant
 	}
 	return open(files)
 }
@@ -53,7 +55,7 @@ func open(files fs.FS) *UI {
 	u := &UI{files: files, tags: map[string]string{}}
 	_ = fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.HasPrefix(name, "assets/") {
-			return nil // without a UI, even the root is missing
+			return nil // without a UI, not even the root exists
 		}
 		text, err := fs.ReadFile(files, name)
 		if err == nil {
@@ -68,14 +70,14 @@ func open(files fs.FS) *UI {
 // Built reports whether this binary contains the console.
 func (u *UI) Built() bool { return u.tags["index.html.gz"] != "" }
 
-// Register adds the UI to a mux.
+// Register adds the paths of the UI to a mux.
 func (u *UI) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /console/", u.console)
 	mux.HandleFunc("GET /play", u.play)
 	mux.HandleFunc("GET /play/{file}", u.play)
 }
 
-// console serves a file or the page. The page chooses the view by the path.
+// console serves a file of the console or, for all other paths, the page. The page chooses its view by the path.
 func (u *UI) console(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/console/")
 	switch page := strings.HasSuffix(name, ".html"); {
@@ -88,7 +90,7 @@ func (u *UI) console(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// play serves the playground. It needs no token, because it shows nothing about this node.
+// play serves the playground. It requires no token, because it shows nothing about this node.
 func (u *UI) play(w http.ResponseWriter, r *http.Request) {
 	switch name := r.PathValue("file"); {
 	case !u.Built():
@@ -102,12 +104,12 @@ func (u *UI) play(w http.ResponseWriter, r *http.Request) {
 
 type form struct{ coding, ext string }
 
-// forms are the forms in which a file can be sent, smallest first. The identity form is unpacked from gzip, for clients that
-// name neither of the others.
+// forms are the forms in which a file can be sent, the smallest first. For clients that accept neither Brotli nor gzip,
+// the identity form is unpacked from the gzip form.
 var forms = []form{{"br", ".br"}, {"gzip", ".gz"}, {"identity", ".gz"}}
 
-// file serves a file of the UI, in the smallest form that the client accepts. A coding with a weight, which may be 0, doesn't
-// count as accepted.
+// file serves a file of the UI, in the smallest form that the client accepts. If a coding in Accept-Encoding has a
+// weight, which may be 0, it doesn't count as accepted.
 func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
 	if info, err := fs.Stat(u.files, name+".gz"); err != nil || info.IsDir() {
 		http.NotFound(w, r)
@@ -123,9 +125,9 @@ func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
 	})]
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Content-Type", cmp.Or(contentTypes[path.Ext(name)], mime.TypeByExtension(path.Ext(name)), "application/octet-stream"))
-	h.Set("Cache-Control", "public, max-age=31536000, immutable") // the names of assets contain hashes
+	h.Set("Cache-Control", "public, max-age=31536000, immutable") // the names of these files contain hashes of their contents
 	if hash := u.tags[name+form.ext]; hash != "" {
-		tag := `"` + hash + "-" + form.coding + `"` // the forms of a file need different tags, because their bytes differ
+		tag := `"` + hash + "-" + form.coding + `"` // the forms of a file have different bytes, so they need different tags
 		h.Set("Cache-Control", "no-cache")          // the browser must revalidate each time
 		h.Set("ETag", tag)
 	}
@@ -140,7 +142,7 @@ func (u *UI) file(w http.ResponseWriter, r *http.Request, name, policy string) {
 		h.Set("Content-Encoding", form.coding)
 		h.Set("Content-Length", strconv.Itoa(len(text)))
 	}
-	r.Header.Del("Range") // range requests aren't supported
+	r.Header.Del("Range") // don't serve ranges
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))
 }
 
@@ -152,7 +154,7 @@ func unpack(packed []byte) ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// contentTypes are listed here because the tables of the machine may differ.
+// contentTypes has the types of the UI's files, because the tables of the machine may differ.
 var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".svg": "image/svg+xml", ".wasm": "application/wasm",

@@ -43,7 +43,7 @@ func (c *Config) guards() (g guards, err error) {
 	return g, nil
 }
 
-// followTokens applies changes to the file of admin tokens: a leaked token mustn't stay valid until a restart.
+// followTokens follows the file of admin tokens, because a leaked token mustn't stay valid until a restart.
 func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
 	c := &n.config
 	var last guard.Tokens
@@ -61,7 +61,8 @@ func (n *node) followTokens(ctx context.Context, g *guard.Guard) error {
 	})
 }
 
-// followFile passes each new text of a file to use until ctx is done. It logs texts that can't be read or used.
+// followFile calls use with each new text of a file, until ctx is done. It logs that a text can't be read, or that use
+// has returned an error.
 func followFile(ctx context.Context, log *slog.Logger, what, path string, most int, last []byte, look watch.Bell,
 	use func([]byte) error) error {
 	return watch.File(ctx, path, most, last, look, func(text []byte) {
@@ -71,10 +72,10 @@ func followFile(ctx context.Context, log *slog.Logger, what, path string, most i
 	}, func(err error) { log.Error(what+" can't be read: the ones in use stay", "error", err) })
 }
 
-// shortToken is the length below which a token can be guessed.
+// shortToken is the length below which a token is so short that it can be guessed.
 const shortToken = 16
 
-// warnOfStrangers warns of settings that let strangers use a port. Addresses may be nil.
+// warnOfStrangers warns of settings that let strangers use a port. The addresses may be nil.
 func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 	c := &n.config
 	for _, t := range []struct{ flag, token string }{{"--http-token", c.HTTPToken}, {"--admin-token", c.AdminToken}} {
@@ -89,7 +90,7 @@ func (n *node) warnOfStrangers(addr, grpc net.Addr) {
 	}
 	httpOpen := public(addr) && c.HTTPToken == "" && !c.asksClients("http")
 	grpcOpen := public(grpc) && c.HTTPToken == "" && !c.asksClients("grpc")
-	if c.OnlyEnvoy && (httpOpen || grpcOpen) { // one warning for both ports, as it comes with every start: envoyproxy/ratelimit is open, too
+	if c.OnlyEnvoy && (httpOpen || grpcOpen) { // only one warning for both ports, because it appears at every start, and envoyproxy/ratelimit is open, too
 		n.log.Warn("anybody who reaches the rate limit service can use it: ask for client certificates, or let only Envoy reach its ports", "http", httpOpen, "grpc", grpcOpen)
 		return
 	}
@@ -106,7 +107,8 @@ func public(addr net.Addr) bool {
 	return ok && !tcp.IP.IsLoopback()
 }
 
-// certificate returns the certificate and key files of a listener, or "" without TLS, and the prefix of their flags.
+// certificate returns the files with the certificate and the key of a listener, and the prefix of their flags. Without
+// TLS, the files are "".
 func (c *Config) certificate(listener string) (flag, cert, key string) {
 	if listener == "grpc" && c.GRPCTLSCert != "" {
 		return "--grpc-tls-", c.GRPCTLSCert, c.GRPCTLSKey
@@ -114,7 +116,7 @@ func (c *Config) certificate(listener string) (flag, cert, key string) {
 	return "--tls-", c.TLSCert, c.TLSKey
 }
 
-// clientCA returns the CA file for a listener's clients, or "" if there is none, and its flag.
+// clientCA returns the file with the CA for a listener's clients, and its flag. If there is none, the file is "".
 func (c *Config) clientCA(listener string) (flag, file string) {
 	own := map[string]string{"http": c.HTTPClientCA, "grpc": c.GRPCClientCA, "admin": c.AdminClientCA}[listener]
 	if own != "" {
@@ -129,7 +131,7 @@ func (c *Config) asksClients(listener string) bool {
 	return file != ""
 }
 
-// tls returns the TLS configuration of a listener, or nil without a certificate.
+// tls returns the TLS configuration of a listener. If the listener has no certificate, it returns nil.
 func (c *Config) tls(listener string) (*tls.Config, error) {
 	flag, cert, key := c.certificate(listener)
 	if cert == "" {
@@ -146,14 +148,15 @@ func (c *Config) tls(listener string) (*tls.Config, error) {
 		}
 		t.ClientAuth = tls.RequireAndVerifyClientCert
 		if listener == "grpc" && c.GRPCClientSAN != "" {
-			// VerifyPeerCertificate isn't called for resumed sessions.
+			// Don't use VerifyPeerCertificate, because it isn't called for resumed sessions.
 			t.VerifyConnection = func(s tls.ConnectionState) error { return bears(s.PeerCertificates[0], c.GRPCClientSAN) }
 		}
 	}
 	return t, nil
 }
 
-// bears returns an error unless a certificate is valid for a DNS name, an IP address, or a URI such as SPIFFE's.
+// bears returns nil if a certificate is valid for a DNS name, an IP address, or a URI such as SPIFFE's. Otherwise it
+// returns an error.
 func bears(cert *x509.Certificate, name string) error {
 	if !strings.Contains(name, "://") {
 		return cert.VerifyHostname(name)
@@ -161,7 +164,8 @@ func bears(cert *x509.Certificate, name string) error {
 	return when(!slices.ContainsFunc(cert.URIs, func(u *url.URL) bool { return u.String() == name }), "the client's certificate is for another name")
 }
 
-// reload checks files whenever the operator asks for it. Without that, a node notices changes within two seconds.
+// reload checks all files whenever the operator asks for it. Without being asked, a node notices changes within two
+// seconds.
 func (n *node) reload(ctx context.Context) error {
 	for {
 		select {
@@ -205,16 +209,16 @@ func (c *Config) readCertificates() (certificateFiles, error) {
 	return read, nil
 }
 
-// followCertificates applies changed certificate files to new connections, so that tools that renew them need not know
-// this node. Last is what the files held before the current certificates were read.
+// followCertificates uses changed certificate files for new connections, so that tools which renew certificates don't
+// have to know this node. last is the content of the files before the current certificates were read.
 func (n *node) followCertificates(ctx context.Context, ports []*port, last certificateFiles) error {
-	_, cert, _ := n.config.certificate("grpc") // the other files are usually in the same folder
+	_, cert, _ := n.config.certificate("grpc") // all files are usually in the same folder
 	return watch.Dir(ctx, filepath.Dir(cert), n.config.readCertificates, maps.Equal[certificateFiles, certificateFiles], last, n.certificates,
 		func(certificateFiles) { n.useCertificates(ports) },
 		func(err error) { n.log.Error("certificates can't be read: the ones in use stay", "error", err) })
 }
 
-// useCertificates reads the certificates again for new connections. If one fails, no port changes.
+// useCertificates reads the certificates again, for new connections. If any of them can't be used, no port changes.
 func (n *node) useCertificates(ports []*port) {
 	var failed error
 	fresh := make([]*tls.Config, len(ports))
@@ -227,7 +231,7 @@ func (n *node) useCertificates(ports []*port) {
 		n.log.Error("certificates rejected: the ones in use stay", "error", failed)
 		return
 	}
-	var expires time.Time // the earliest expiry
+	var expires time.Time // when the first certificate expires
 	for i, p := range ports {
 		p.tls.Store(fresh[i])
 		if fresh[i] == nil {
@@ -240,7 +244,8 @@ func (n *node) useCertificates(ports []*port) {
 	n.log.Info("certificates applied", "expires", expires)
 }
 
-// load reads the files that an identity names, and keeps a JWKS up to date until ctx is done. known may be nil.
+// load reads the files that an identity names. If there is a JWKS, it keeps the JWKS up to date until ctx is done.
+// known may be nil.
 func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.Identity, known *knownKeys, err error) {
 	out = httplimit.Identity{APIKey: id.APIKey, User: id.User, Org: id.Org, Tier: id.Tier, TrustUnverified: id.TrustUnverified}
 	if id.KnownKeysFile != "" {
@@ -267,7 +272,7 @@ func (id *Identity) load(ctx context.Context, log *slog.Logger) (out httplimit.I
 	return out, known, nil
 }
 
-// readSecret returns the contents of the file that a setting names, or nil if file is "".
+// readSecret returns the content of the file that a setting names. If file is "", it returns nil.
 func readSecret(setting, file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil
@@ -276,7 +281,7 @@ func readSecret(setting, file string) ([]byte, error) {
 	return text, in(setting, err)
 }
 
-// validate rejects identities that use claims without a way to verify tokens.
+// validate rejects identities that use claims although no tokens can be verified.
 func (id *Identity) validate() error {
 	for _, of := range []struct {
 		name string
@@ -289,7 +294,7 @@ func (id *Identity) validate() error {
 	return nil
 }
 
-// logFetches logs every failure to fetch a JWKS, and the first success after it.
+// logFetches returns a function that logs every failure to fetch a JWKS, and the first success after a failure.
 func logFetches(log *slog.Logger) func(error) {
 	failing := true
 	return func(err error) {
@@ -303,13 +308,13 @@ func logFetches(log *slog.Logger) func(error) {
 	}
 }
 
-// knownKeys are the API keys in a file. The node follows changes to the file, so new customers don't require a restart.
+// knownKeys are the API keys in a file. The node follows the file, so that new customers don't require a restart.
 type knownKeys struct {
 	path string
 	log  *slog.Logger
 	keys atomic.Pointer[httplimit.KnownKeys]
-	text []byte     // the file's text when it was opened
-	look watch.Bell // rings when the file should be checked now
+	text []byte     // content of the file when it was opened
+	look watch.Bell // rung when the file should be checked now
 }
 
 func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
@@ -321,7 +326,7 @@ func openKnownKeys(path string, log *slog.Logger) (*knownKeys, error) {
 	return k, k.apply(text)
 }
 
-// apply puts the keys in a text into use, if all of them are valid.
+// apply puts the keys in a text into use. If any of them is invalid, it changes nothing.
 func (k *knownKeys) apply(text []byte) error {
 	keys, err := parseKnownKeys(k.path, text)
 	if err == nil {
@@ -342,10 +347,10 @@ func (k *knownKeys) follow(ctx context.Context) error {
 	})
 }
 
-// maxKnownKeys is the largest size of a file of known keys in bytes: about a million keys.
+// maxKnownKeys is the maximum size of a file of known keys, in bytes. It is enough for about a million keys.
 const maxKnownKeys = 64 << 20
 
-// parseKnownKeys reads SHA-256 hashes as sha256sum prints them, one per line; # begins a comment.
+// parseKnownKeys parses SHA-256 hashes as sha256sum prints them, one per line. A # begins a comment.
 func parseKnownKeys(path string, text []byte) (httplimit.KnownKeys, error) {
 	if len(text) > maxKnownKeys {
 		return nil, fmt.Errorf("%s: is too large: a file of known keys has at most %d MiB", path, maxKnownKeys>>20)

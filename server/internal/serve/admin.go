@@ -17,7 +17,7 @@ import (
 	"github.com/weirhq/weir/server/ui"
 )
 
-// admin serves the admin port. When ctx is done, it ends streams and unfinished profiles.
+// admin returns the handler of the admin port. When ctx is done, the handler ends streams and unfinished profiles.
 func (n *node) admin(ctx context.Context, g *guard.Guard) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", n.healthz)
@@ -58,10 +58,10 @@ func ownPagesOnly(h http.Handler) http.Handler {
 	})
 }
 
-// AdminPort begins the admin port's answer for unknown paths, so that callers recognize the port.
+// AdminPort begins the admin port's response for unknown paths, so that callers recognize the port.
 const AdminPort = "this is the admin port"
 
-// index answers requests for the port's root: it redirects browsers to the console if there is one.
+// index handles requests for the root of the port. If there is a console, it redirects browsers to it.
 func index(console bool) http.HandlerFunc {
 	where := cmp.Or(given(console, "the console, in a browser; /play is the playground"), "this binary was built without the console: make ui build")
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +104,7 @@ func (n *node) heard() redisstore.Heard {
 	return n.redis.Heard()
 }
 
-// nothing answers unknown paths with a message that says which paths exist.
+// nothing handles unknown paths. Its message says which paths exist.
 func nothing(message string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		jsonerror.New(http.StatusNotFound, jsonerror.NotFound, "%s", message).Write(w)
@@ -115,12 +115,12 @@ func (n *node) healthz(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
 }
 
-// readyz says whether a balancer should send requests here. A node without its store is ready, since
-// every rule says what happens then: if all nodes lose the store at once, a balancer that takes them
-// out turns that into an outage. But a node that has just started isn't ready while it may still
-// connect to its store, and neither is one without rules, which refuses everything.
+// readyz says whether a load balancer should send requests to this node. A node without its store is ready, since every
+// rule says what happens then. If all nodes lose the store at once, a load balancer that removed them would cause an
+// outage. But a node isn't ready if it has just started and may still reach its store, or if it has no rules, so that
+// it refuses everything.
 //
-// Balancers ask without a token. Only callers with a token learn where the store and the rules are.
+// Load balancers ask without a token. Only callers with a token learn where the store and the rules are.
 func (n *node) readyz(mayKnow func(*http.Request) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		full := mayKnow(r)
@@ -180,5 +180,5 @@ func writeJSON(w http.ResponseWriter, status int, body map[string]any) {
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(body) // the client may have left
+	_ = enc.Encode(body) // the client may have disconnected
 }

@@ -17,52 +17,54 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/otlp"
 )
 
-// Config is a node's settings. Most of them are flags of weir serve, whose help explains them. The zero value of a field is
-// its default. An address or URL of "" turns that port or connection off.
+// Config has a node's settings. Most of them are flags of weir serve, whose help explains them. The zero value of each
+// field is its default. If an address or a URL is "", that port or connection is off.
 type Config struct {
-	Rules     string // path of the rule file to follow; "" keeps the rules in a rule store: in Redis if Store is a Redis, otherwise in Data
-	SeedRules string // path of the rule file that initializes an empty rule store; "" means the starter rules
-	Data      string // folder of rule versions or, with Redis, of a copy of the last good rules; with Redis, "" keeps no copy
+	Rules     string // path of the rule file to follow; if "", the rules are in a rule store: in Redis if Store is a Redis, otherwise in Data
+	SeedRules string // path of the rule file whose rules initialize an empty rule store; "" means the starter rules
+	Data      string // folder with the versions of the rules. With Redis, it has a copy of the last good rules instead, and "" means that there is no copy
 
-	Store        string // Memory or "" for the in-process store, or the URL of a Redis
+	Store        string // Memory or "", for the in-process store, or the URL of a Redis
 	StorePrefix  string // "" means "weir"
 	StoreTimeout time.Duration
 	MemoryCap    int64       // bytes
-	Emergency    *weir.Limit // nil means none
+	Emergency    *weir.Limit // the emergency limit; nil means none
 	MaxInFlight  int         // 0 means inflight.Default
 
 	HTTP, GRPC, Admin, Metrics, Gateway string // addresses to listen on
 	TrustedProxies                      []netip.Prefix
-	IPv4Prefix, IPv6Prefix              int // prefix length by which IP addresses are counted; 0 means 32 and 64
+	IPv4Prefix, IPv6Prefix              int // prefix lengths of the networks by which IP addresses are counted; 0 means 32 and 64
 
 	Upstream         *url.URL // where the gateway forwards admitted requests
 	AllowUnsafePaths bool
-	Preflight        *weir.Limit // nil means 50 a second
+	Preflight        *weir.Limit // limit for preflight requests; nil means 50 per second
 	UsageHeader      string
-	ConnectionsPerIP int // most open connections per IP address; 0 means no limit
+	ConnectionsPerIP int // maximum number of open connections from an IP address; 0 means no maximum
 	MaxWaiting       int
 
-	OnlyEnvoy      bool // HTTP serves only the endpoints of envoyproxy/ratelimit, and health
+	OnlyEnvoy      bool // HTTP serves only the endpoints of envoyproxy/ratelimit and the health checks
 	GRPCReflection bool
-	EnvoyConfig    string // folder of configuration in envoyproxy/ratelimit's format; if "", the rules answer Envoy
+	EnvoyConfig    string // folder with configuration in envoyproxy/ratelimit's format; if "", the rules decide Envoy's requests
 	Envoy          Envoy
 
-	HTTPToken               string // token that callers of HTTP must send; "" means none is needed
-	AdminToken, AdminTokens string // an admin token, and a file of more; without either, Admin must be a loopback address
+	HTTPToken               string // token that callers of HTTP must send; "" means that they need none
+	AdminToken, AdminTokens string // an admin token, and a file with more of them; if both are "", Admin must be a loopback address
 	Pprof                   bool
 
-	// TLSCert, TLSKey and TLSClientCA are PEM files for every listener. The other fields replace them for one listener.
+	// TLSCert, TLSKey and TLSClientCA are PEM files for all listeners. The fields below them override them for single
+	// listeners.
 	TLSCert, TLSKey, TLSClientCA              string
 	HTTPClientCA, GRPCClientCA, AdminClientCA string
 	GRPCTLSCert, GRPCTLSKey                   string
-	GRPCClientSAN                             string // a DNS name, an IP address or a URI; "" accepts any
+	GRPCClientSAN                             string // a DNS name, an IP address or a URI that clients' certificates must be valid for; "" accepts any
 
 	DrainNotice, DrainTimeout time.Duration
-	Reload                    <-chan os.Signal // the node reads its files again at each signal; nil means never
+	Reload                    <-chan os.Signal // for each signal that it receives, the node reads its files again; nil means never
 
-	// Audit logs every change and every refusal on the admin port, at any log level. Nil means the node's log.
+	// Audit logs every change and every refusal on the admin port, whatever the log level is. If nil, the node's log is
+	// used.
 	Audit                                 *slog.Logger
-	DecisionLog                           string // decisionlog.Stderr, a file, or "" or "off"
+	DecisionLog                           string // decisionlog.Stderr, or the path of a file; "" and "off" mean that there is no decision log
 	DecisionLogSample                     float64
 	BudgetWebhook, BudgetWebhookTokenFile string
 	BudgetFullNames                       bool
@@ -74,7 +76,7 @@ type Config struct {
 	OTLP          otlp.Config
 }
 
-// Identity is [httplimit.Identity] as weir.yaml has it: with file names instead of the files' contents.
+// Identity is [httplimit.Identity] as it is written in weir.yaml, where it names files and doesn't have their contents.
 type Identity struct {
 	APIKey, User, Org, Tier httplimit.Source
 	JWT                     *JWT
@@ -82,7 +84,7 @@ type Identity struct {
 	TrustUnverified         bool
 }
 
-// JWT is [jwt.Options] as weir.yaml has it: with file names instead of keys.
+// JWT is [jwt.Options] as it is written in weir.yaml, where it names files and doesn't have the keys.
 type JWT struct {
 	JWKSURL       string `yaml:"jwks_url"`
 	SecretFile    string `yaml:"secret_file"`
@@ -99,7 +101,7 @@ func when(wrong bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// in prefixes an error with the name of the setting that it is about.
+// in adds the name of a setting to the beginning of an error about it.
 func in(setting string, err error) error {
 	if err == nil {
 		return nil
@@ -107,7 +109,7 @@ func in(setting string, err error) error {
 	return fmt.Errorf("%s: %w", setting, err)
 }
 
-// given returns text if a condition is met, and otherwise "".
+// given returns text if met is true, and otherwise "".
 func given(met bool, text string) string {
 	if met {
 		return text
@@ -115,7 +117,7 @@ func given(met bool, text string) string {
 	return ""
 }
 
-// Validate returns an error about the first invalid setting, under the name of its flag.
+// Validate returns an error about the first invalid setting. The error names the setting's flag.
 func (c *Config) Validate() error {
 	_, badAnswers := httplimit.NewAnswerer(c.Answers)
 	return cmp.Or(
@@ -152,7 +154,8 @@ func (c *Config) Validate() error {
 
 func (c *Config) logsDecisions() bool { return c.DecisionLog != "" && c.DecisionLog != "off" }
 
-// checkAddress reports what is wrong with an address to listen on. "" is valid: the port stays closed.
+// checkAddress returns an error if an address to listen on is invalid. "" is valid, and means that the port stays
+// closed.
 func checkAddress(addr string) error {
 	_, port, err := net.SplitHostPort(addr)
 	switch {
@@ -170,7 +173,7 @@ func checkAddress(addr string) error {
 	return fmt.Errorf("must be an address and a port, such as 127.0.0.1:8080, got %q", addr)
 }
 
-// hostName returns the host of an address to listen on if it is a name, and "" if it is an IP address.
+// hostName returns the host of an address to listen on, if it is a name. If it is an IP address, it returns "".
 func hostName(addr string) string {
 	host, _, _ := net.SplitHostPort(addr)
 	if _, err := netip.ParseAddr(host); err == nil {

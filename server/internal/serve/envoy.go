@@ -18,21 +18,21 @@ import (
 	"github.com/weirhq/weir/tracing"
 )
 
-// EnvoyHeaders are the names of response headers; "" means the name that envoyproxy/ratelimit uses.
+// EnvoyHeaders has names for response headers. "" means the same name as in envoyproxy/ratelimit.
 type EnvoyHeaders struct{ Limit, Remaining, Reset string }
 
-// Envoy configures Envoy's rate limit service. Its fields have the same names in weir.yaml.
+// Envoy has the settings of Envoy's rate limit service. The fields have the same names in weir.yaml.
 type Envoy struct {
-	Headers                                 *bool             // whether responses have headers that describe a limit of EnvoyConfig; nil means yes
+	Headers                                 *bool             // responses have headers that describe a limit of EnvoyConfig; nil means true
 	HeaderNames                             EnvoyHeaders      // the names of these headers
-	DynamicMetadata                         bool              // add the request and the limits' metadata to responses
+	DynamicMetadata                         bool              // add the request, and the metadata of limits, to responses
 	ShadowMode, QuotaMode, MergeDomains     bool              // the fields of [envoy.Modes]
-	MaxConnectionAge, MaxConnectionAgeGrace time.Duration     // of gRPC connections, as in [envoy.ServerOptions]
-	Attributes                              map[string]string // attributes of rules, by keys of descriptors
-	XDS                                     *envoy.XDS        // an xDS server that serves the limits in place of EnvoyConfig; nil means none
+	MaxConnectionAge, MaxConnectionAgeGrace time.Duration     // apply to gRPC connections: see [envoy.ServerOptions]
+	Attributes                              map[string]string // maps keys of descriptors to attributes of rules
+	XDS                                     *envoy.XDS        // an xDS server that sends the limits, in place of EnvoyConfig; nil means none
 
-	// StartWithoutConfig lets a node start without a usable EnvoyConfig, and has /healthcheck answer 200 before the first
-	// configuration. Until then, requests are still answered with UNAVAILABLE.
+	// StartWithoutConfig lets a node start although EnvoyConfig can't be used. It also makes /healthcheck return 200
+	// before the first configuration. Until there is a configuration, requests get UNAVAILABLE.
 	StartWithoutConfig bool
 }
 
@@ -54,13 +54,13 @@ func (e *Envoy) validate() error {
 
 // envoyConfig is a source of limits in envoyproxy/ratelimit's format: a folder or an xDS server.
 type envoyConfig interface {
-	// Follow applies new configurations until ctx is done.
+	// Follow puts new configurations in force until ctx is done.
 	Follow(ctx context.Context) error
-	// Look checks for a new configuration now.
+	// Look checks now whether there is a new configuration.
 	Look()
 }
 
-// openEnvoy makes the rate limit service, and reads its configuration if it has one.
+// openEnvoy makes the rate limit service. If the service has a configuration, openEnvoy reads it.
 func (n *node) openEnvoy(answers *httplimit.Answerer) (err error) {
 	c, e := &n.config, &n.config.Envoy
 	n.envoy = envoy.New(n.limiter, envoy.Options{
@@ -88,7 +88,7 @@ func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
 		MaxConnectionAge: n.config.Envoy.MaxConnectionAge, MaxConnectionAgeGrace: n.config.Envoy.MaxConnectionAgeGrace,
 	}
 	if n.config.OnlyEnvoy {
-		o.Gateways = nil // ext_authz decides by rules, and there are none
+		o.Gateways = nil // ext_authz decides by rules, but this node has none
 	}
 	if n.tracer != nil {
 		o.Trace = tracing.Continue
@@ -97,7 +97,8 @@ func (n *node) grpc(g *guard.Guard, gateways *forwardauth.Handler) *port {
 	return &port{name: "grpc", addr: n.config.GRPC, server: n.rls}
 }
 
-// serving reports the node's gRPC health: as /readyz does, but a node with an Envoy configuration needs no rules.
+// serving reports whether the node is healthy, for gRPC's health service. The answer is the same as that of /readyz,
+// except that a node with an Envoy configuration needs no rules.
 func (n *node) serving() bool {
 	if n.envoyConfig != nil {
 		return !n.connecting() && n.unconfigured() == ""
@@ -107,7 +108,8 @@ func (n *node) serving() bool {
 
 func (n *node) ruled() bool { return !n.connecting() && n.rules.Waiting() == "" }
 
-// envoyRejected returns why the newest configuration was rejected, or "" if it is in force.
+// envoyRejected returns a text that says why the newest configuration was rejected. If the newest is in force, it
+// returns "".
 func (n *node) envoyRejected() string {
 	if n.envoyConfig == nil {
 		return ""
@@ -115,7 +117,8 @@ func (n *node) envoyRejected() string {
 	return n.envoy.Source().Rejected
 }
 
-// unconfigured returns why Envoy's rate limit service has no configuration yet, or "" if it has one.
+// unconfigured returns a text that says why Envoy's rate limit service has no configuration yet. If it has one, it
+// returns "".
 func (n *node) unconfigured() string {
 	if n.envoyConfig == nil {
 		return ""

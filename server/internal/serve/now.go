@@ -19,23 +19,23 @@ import (
 const (
 	slot   = time.Second
 	slots  = 120 // how many seconds live keeps
-	lately = 10  // rates and percentiles are of this many slots
+	lately = 10  // number of slots over which rates and percentiles are computed
 )
 
-// live is what a node remembers of its last two minutes. Once a second, tick reads the metrics'
-// counters into it, so it costs checks nothing, and its figures agree with the metrics.
+// live has a node's figures of the last two minutes. Once a second, tick reads the counters of the metrics into it. So
+// it costs checks nothing, and its figures agree with the metrics.
 type live struct {
 	mu      sync.Mutex   // guards all fields except failed
 	series  admin.Series // the last slots
-	slot    int64        // slots since the node began
+	slot    int64        // number of slots since the node was started
 	counted metrics.Sum  // the counts up to and including the last slot
 	past    []moment     // snapshots at the end of the last ten slots, and of the one before them
 	trouble troubles
-	failure error // the store's last failure in a check
-	// failed is the first failure since the last tick, or nil.
+	failure error // the last error of the store in a check
+	// failed is the first error of the store since the last tick, or nil.
 	failed atomic.Pointer[error]
 
-	// memory and leases are computed by a walk over every counter, at most once until walkAgain.
+	// memory and leases are computed by walking over all counters. This isn't done again before walkAgain.
 	memory    memstore.Stats
 	leases    admin.Lease
 	walkAgain time.Time
@@ -44,11 +44,11 @@ type live struct {
 type moment struct {
 	at           time.Time
 	sum          metrics.Sum
-	asked, local uint64 // charges that needed Redis, and that leases answered
+	asked, local uint64 // charges that were sent to Redis, and charges that leases decided
 	shards       map[string]redisstore.TimeStats
 }
 
-// busy is implemented by everything that decides a bounded number of requests at a time.
+// busy is implemented by everything that bounds how many requests it decides at a time.
 type busy interface{ InFlight() int }
 
 // followLive updates live once a second until ctx is done.
@@ -59,7 +59,7 @@ func (n *node) followLive(ctx context.Context) error {
 	return nil
 }
 
-// tick takes a snapshot of the metrics, and looks for trouble. It runs once a second.
+// tick takes a snapshot of the metrics, and looks for problems. It is called once a second.
 func (n *node) tick() {
 	m := moment{at: time.Now(), sum: n.metrics.Sum()}
 	if n.shared != nil {
@@ -80,10 +80,12 @@ func (n *node) tick() {
 	n.lookForTroubleLocked(m.at)
 }
 
-// recently returns the two snapshots that rates are computed between: the one from ten seconds ago, and the newest.
+// recently returns two snapshots: the newest one, and the one from ten seconds earlier. Rates are computed from the
+// difference.
 func (l *live) recently() (first, last *moment) { return &l.past[0], &l.past[len(l.past)-1] }
 
-// count distributes the decisions since the last call over the seconds that have passed, usually one.
+// count distributes the decisions since the last call over the seconds that have passed since then. Usually that is one
+// second.
 func (l *live) count(sum *metrics.Sum, now int64) {
 	s, passed := &l.series, now-l.slot
 	if s.Decisions == nil {
@@ -91,7 +93,7 @@ func (l *live) count(sum *metrics.Sum, now int64) {
 			P50: make([]*float64, slots), P99: make([]*float64, slots)}
 	}
 	if passed < 1 {
-		return // the current second isn't over
+		return // the current second hasn't ended
 	}
 	since := sum.Since(&l.counted)
 	var decisions, refused uint64
@@ -111,7 +113,7 @@ func (l *live) count(sum *metrics.Sum, now int64) {
 	l.slot, l.counted = now, *sum
 }
 
-// now answers GET /v1/now, from memory: it doesn't call other nodes or the store.
+// now handles GET /v1/now from memory. It calls neither other nodes nor the store.
 func (n *node) now() admin.Now {
 	n.live.mu.Lock()
 	defer n.live.mu.Unlock()
@@ -142,7 +144,7 @@ func (n *node) now() admin.Now {
 	return out
 }
 
-// walkLocked updates memory and leases. It walks so seldom that it uses at most a fiftieth of a core.
+// walkLocked updates memory and leases. It does so rarely enough to use at most a fiftieth of a core.
 func (n *node) walkLocked() {
 	l := &n.live
 	begun := time.Now()
@@ -185,11 +187,11 @@ func rates(first, last *moment) (r admin.Rates, l admin.Latency) {
 	return r, l
 }
 
-// nowStore describes the store, and the latency of its calls between two snapshots.
+// nowStore describes the store, and how long calls to it took between two snapshots.
 func (n *node) nowStore(first, last *moment) admin.NowStore {
 	s := n.storeStatus()
 	out := admin.NowStore{Store: s.Store, Shards: []admin.NowShard{}}
-	out.Warning = "" // Now.Trouble already includes it
+	out.Warning = "" // Now.Trouble includes it
 	for _, sh := range s.Shards {
 		one := admin.NowShard{Shard: sh, Breaker: "closed"}
 		switch {
@@ -199,8 +201,8 @@ func (n *node) nowStore(first, last *moment) admin.NowStore {
 			one.Breaker = "probing"
 		}
 		calls := last.shards[sh.Name].Buckets
-		for i, n := range first.shards[sh.Name].Buckets { // no iterations if the shard is new
-			calls[i] -= min(n, calls[i]) // the shard's counts restart if it is removed and added again
+		for i, n := range first.shards[sh.Name].Buckets { // if the shard is new, there is nothing to subtract
+			calls[i] -= min(n, calls[i]) // if the shard was removed and added again, its counts have started over
 		}
 		one.P50, one.P99 = percentiles(storeBounds, calls[:])
 		out.Shards = append(out.Shards, one)
@@ -215,7 +217,7 @@ var storeBounds = func() (seconds []float64) {
 	return seconds
 }()
 
-// percentiles estimates percentiles of a histogram in microseconds; nil if it is empty.
+// percentiles estimates two percentiles of a histogram, in microseconds. If the histogram is empty, they are nil.
 func percentiles(bounds []float64, buckets []uint64) (p50, p99 *float64) {
 	return percentile(0.5, bounds, buckets), percentile(0.99, bounds, buckets)
 }

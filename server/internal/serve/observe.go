@@ -25,12 +25,13 @@ import (
 	"github.com/weirhq/weir/server/internal/observe/top"
 )
 
-// observe passes every decision to each part of the node that observes decisions. It runs in every check, so none of
-// them may block. The calls are written out because a loop over a list of functions would cost as much as one of them.
+// observe passes every decision to all parts of the node that observe decisions. It is called in every check, so none
+// of them may block. The calls are written out because a loop over a list of functions would cost as much as one of the
+// calls.
 func (n *node) observe(o *weir.Observation) {
 	n.metrics.Observe(o)
 	n.top.Observe(o)
-	if o.Err != nil && n.live.failed.Load() == nil { // one failure a second is enough to explain degraded decisions
+	if o.Err != nil && n.live.failed.Load() == nil { // one error per second is enough to explain degraded decisions
 		err := o.Err
 		n.live.failed.Store(&err)
 	}
@@ -45,7 +46,7 @@ func (n *node) observe(o *weir.Observation) {
 	}
 }
 
-// closing is how long the node may take to write the last lines of the decision log.
+// closing is how long a node that ends waits until the last lines of the decision log are written.
 const closing = 2 * time.Second
 
 func (n *node) closeDecisionLog() {
@@ -68,11 +69,12 @@ func (n *node) newTop() *top.Top {
 	})
 }
 
-// warnOfNoAddress logs one warning if a check has no address and a rule counts by it.
+// warnOfNoAddress is called for checks that have no address. The first time that a rule counts by address then, it logs
+// a warning.
 func (n *node) warnOfNoAddress() {
 	rules := n.limiter.Rules()
 	if n.noAddress.Load() == rules || n.noAddress.Swap(rules) == rules {
-		return // returns here for almost all checks
+		return // almost every call returns here
 	}
 	for _, r := range rules.Rules().Rules {
 		if slices.Contains(r.By, "ip") {
@@ -83,7 +85,7 @@ func (n *node) warnOfNoAddress() {
 	}
 }
 
-// validateBudget checks the budget settings. Its errors don't quote the URL, which may hold a secret.
+// validateBudget checks the settings for budgets. Its errors don't quote the URL, because it may contain a secret.
 func (c *Config) validateBudget() error {
 	if c.BudgetWebhook == "" {
 		return when(c.BudgetWebhookTokenFile != "", "--budget-webhook-token-file: needs --budget-webhook, which says where the token is sent")
@@ -103,7 +105,7 @@ func (c *Config) budgetToken() (string, error) {
 	return token, nil
 }
 
-// openBudget starts watching budgets. It needs the store to be open.
+// openBudget starts to watch budgets. The store must already be open.
 func (n *node) openBudget() error {
 	o := budget.Options{Now: func() time.Time { return private.Now(n.limiter) }, Node: n.self.Name, Fingerprint: n.top.FingerprintOf, FullNames: n.config.BudgetFullNames, Logger: n.log, Store: n.counting()}
 	if n.config.BudgetWebhook != "" {
@@ -122,7 +124,7 @@ func (n *node) openBudget() error {
 	return nil
 }
 
-// counting returns the store that all nodes share, or the in-process store without Redis.
+// counting returns the store that all nodes share. Without Redis, it returns the in-process store.
 func (n *node) counting() interface {
 	counter.Store
 	admin.Slots
@@ -133,7 +135,8 @@ func (n *node) counting() interface {
 	return n.counters
 }
 
-// watch registers metrics about the stores, the rules and the process. Those about decisions are registered already.
+// watch registers the metrics about the stores, the rules and the process. The metrics about decisions are already
+// registered.
 func (n *node) watch() {
 	sources := metrics.Sources{Limiter: n.limiter, Memory: n.counters, Redis: n.redis, Guard: n.guard}
 	if n.shared != nil {
@@ -148,7 +151,7 @@ func (n *node) watch() {
 	n.counter("weir_rules_rejected_total", "Newer rules that were invalid, so that those in force stayed.", nil, func() uint64 { return uint64(n.rules.Status().Rejections) })
 	n.counter("weir_envoy_config_rejected_total", "Newer configurations of --envoy-config, or of the xDS server, that were invalid, so that the one in force stayed.", nil,
 		func() uint64 { return uint64(n.envoy.Source().Rejections) })
-	if n.rules.File() == "" { // rules in a file have no store that could be lost; a 0 would look like a healthy one
+	if n.rules.File() == "" { // rules in a file have no store that could be lost, and a 0 would look like a healthy store
 		n.gauge("weir_rules_refresh_failures_in_a_row", "How often in a row the rule store couldn't be reached. It is asked every two seconds.", nil,
 			func() float64 { return float64(n.rules.Status().Failures) })
 	}
@@ -184,7 +187,7 @@ func oneIf(is bool) float64 {
 	return 0
 }
 
-// watchDoor registers counters of the connections that the gateway closes without reading from them.
+// watchDoor registers counters of connections that the gateway closes without reading from them.
 func (n *node) watchDoor(d *gateway.Door) {
 	for why, count := range map[string]*atomic.Uint64{"dropped": &d.TurnedAway, "per_ip": &d.TooMany} {
 		n.counter("weir_gateway_connections_closed_total", "Connections that were closed before anything was read: of addresses that rules drop, or that have too many open.",
@@ -207,7 +210,7 @@ func (n *node) watchLink() {
 	}
 }
 
-// age returns the seconds since a time, or -1 for the zero time.
+// age returns how many seconds ago a time was. For the zero time, it returns -1.
 func age(since time.Time) float64 {
 	if since.IsZero() {
 		return -1
@@ -215,7 +218,8 @@ func age(since time.Time) float64 {
 	return time.Since(since).Seconds()
 }
 
-// rulesInfo exports a hash of the rules in force, because each node numbers the versions of rules in a file by itself.
+// rulesInfo is a metric with a hash of the rules in force. The version isn't enough, because each node numbers the
+// versions of a rule file by itself.
 type rulesInfo struct{ rules *inforce.Rules }
 
 var rulesInfoDesc = prometheus.NewDesc("weir_rules_info", "1, with the beginning of the SHA-256 of the rules' text.", []string{"hash"}, nil)
@@ -228,7 +232,7 @@ func (r rulesInfo) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// scrapes is how many scrapes run at a time. Each walks over all counters that have leases.
+// scrapes is how many scrapes are served at a time. Each of them walks over all counters that have leases.
 const scrapes = 4
 
 func (n *node) scrape() http.Handler {

@@ -17,14 +17,14 @@ import (
 )
 
 type port struct {
-	name   string // the name in the port's flag
-	addr   string // the address to listen on; "" leaves the port closed
+	name   string // the port's name, as in its flag
+	addr   string // the address to listen on; if "", the port stays closed
 	server server
-	tls    atomic.Pointer[tls.Config] // the configuration for new connections; nil without a certificate
-	door   *gateway.Door              // nil if all connections are accepted
-	// secured is used instead of the node's certificate if it isn't nil.
+	tls    atomic.Pointer[tls.Config] // TLS configuration for new connections; nil without a certificate
+	door   *gateway.Door              // nil if the port accepts all connections
+	// secured, if not nil, is the TLS configuration, and the node's certificate isn't used.
 	secured *tls.Config
-	socket  net.Listener // the TCP listener inside Listener
+	socket  net.Listener // the TCP listener that Listener wraps
 	net.Listener
 }
 
@@ -32,13 +32,13 @@ type port struct {
 type server interface {
 	// Serve serves connections until the listener is closed or fails.
 	Serve(net.Listener) error
-	// Drain tells clients to send their next request elsewhere, but continues to serve.
+	// Drain makes the server tell clients to send further requests elsewhere. The server continues to serve requests.
 	Drain()
-	// Shutdown waits for requests in flight after the listener is closed. When ctx is done, it cancels them.
+	// Shutdown waits for requests in flight, after the listener was closed. When ctx is done, it cancels them.
 	Shutdown(ctx context.Context) error
 }
 
-// setting returns the name of the setting for the port's address.
+// setting returns the name of the setting that has the port's address.
 func (p *port) setting() string {
 	if p.name == "region" {
 		return "regions.listen"
@@ -46,7 +46,7 @@ func (p *port) setting() string {
 	return "--" + p.name
 }
 
-// open starts listening, with TLS if the node has a certificate.
+// open starts to listen, with TLS if the node has a certificate for the port.
 func (p *port) open(ctx context.Context, c *Config) error {
 	tlsConfig, err := p.secured, error(nil)
 	if tlsConfig == nil {
@@ -56,7 +56,7 @@ func (p *port) open(ctx context.Context, c *Config) error {
 		return err
 	}
 	var plain net.ListenConfig
-	plain.SetMultipathTCP(false) // MPTCP sockets don't support the socket filters that refuseNew needs
+	plain.SetMultipathTCP(false) // refuseNew needs socket filters, which MPTCP sockets don't support
 	p.Listener, err = plain.Listen(ctx, "tcp", p.addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		none := given(!c.OnlyEnvoy, `, or "" to open none`) // envoyproxy/ratelimit's variables have no value that closes a port
@@ -102,17 +102,18 @@ func (p *port) where() net.Addr {
 	return p.Addr()
 }
 
-// DefaultDrainNotice is how long a draining node accepts new connections by default, so that balancers can notice.
+// DefaultDrainNotice is the default time for which a draining node still accepts new connections, so that load
+// balancers can notice that it isn't ready.
 const DefaultDrainNotice = 250 * time.Millisecond
 
 const (
-	// handshakes is the time for TCP handshakes to finish that began before the port refused new ones.
+	// handshakes is how long TCP handshakes may take that began before the port refused new connections.
 	handshakes = 100 * time.Millisecond
-	// lastRequest is how long an idle connection stays open at the end, since a request may be on its way.
+	// lastRequest is how long an idle connection still stays open at the end, because a request may be on its way.
 	lastRequest = 250 * time.Millisecond
 )
 
-// serve serves the port until ctx is done. Then it closes the port, and waits for requests in flight.
+// serve serves the port until ctx is done. Then it drains and closes the port, and waits for requests in flight.
 func (p *port) serve(ctx context.Context, n *node) error {
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -133,9 +134,9 @@ func (p *port) serve(ctx context.Context, n *node) error {
 	return err
 }
 
-// drain closes the port without losing connections. First the node reports that it isn't ready, and
-// waits for balancers to notice. Then the kernel refuses new connections while the server accepts
-// those in the kernel's queue, which closing the port would reset.
+// drain closes the port without losing connections. First, the node reports that it isn't ready, and waits until load
+// balancers have noticed. Then the kernel refuses new connections, while the server accepts those that are in the
+// kernel's queue. Closing the port would reset them.
 func (p *port) drain(n *node) {
 	n.draining.Store(true)
 	p.server.Drain()
@@ -149,10 +150,10 @@ func (p *port) drain(n *node) {
 	p.Close()
 }
 
-// httpServer is an HTTP server that shuts down without losing requests.
+// httpServer is an HTTP server that can be shut down without losing requests.
 type httpServer struct {
 	*http.Server
-	draining atomic.Bool // the server closes each connection after its next response
+	draining atomic.Bool // the server closes each connection after the next response on it
 	conns    sync.Map    // open connections, from net.Conn to *httpConn
 }
 
@@ -161,27 +162,29 @@ var _ server = (*httpServer)(nil)
 // httpConn is the state of an open connection.
 type httpConn struct {
 	mu    sync.Mutex     // guards the fields below
-	state http.ConnState // the latest state that net/http reported
-	until time.Time      // Shutdown closes the connection at this time if no request has arrived; zero before Shutdown
-	cut   bool           // the read deadline is until, instead of net/http's
+	state http.ConnState // the last state that net/http reported
+	until time.Time      // when Shutdown closes the connection if no request has arrived; zero before Shutdown
+	cut   bool           // the read deadline is until, and not the one that net/http has set
 }
 
-// bodyTimeout is how long a request may take to arrive, and its response to be read.
+// bodyTimeout is how long a request may take to arrive, and how long a client may take to read the response.
 const bodyTimeout = 10 * time.Second
 
-// newHTTP makes a server. Requests must arrive within patience, unless that is 0: then the handler sets deadlines.
+// newHTTP makes a server. Requests must arrive within the duration patience. If patience is 0, there is no limit, and
+// the handler sets deadlines.
 func newHTTP(h http.Handler, patience time.Duration, log *slog.Logger) *httpServer {
 	s := &httpServer{}
 	s.Server = gateway.NewServer(s.closing(h))
 	s.ConnState = s.follow
 	s.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
-	// Both timeouts count from the beginning of the request, so a client that sends too slowly still gets a response.
+	// Both timeouts begin with the request, so a client that sends too slowly still gets a response.
 	s.ReadTimeout, s.WriteTimeout = patience, 2*patience
 	return s
 }
 
-// closing makes a draining node close each HTTP/1 connection with its next response, which tells the client to send no
-// more. Closing an idle connection instead could lose a request that is on its way. HTTP/2 has a frame for this.
+// closing makes a draining node close each HTTP/1 connection with the next response on it, which tells the client to
+// send no more requests there. If it closed idle connections instead, it could lose a request that is on its way.
+// HTTP/2 has a frame for this purpose.
 func (s *httpServer) closing(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor == 1 && s.draining.Load() {
@@ -211,8 +214,8 @@ func (s *httpServer) follow(nc net.Conn, state http.ConnState) {
 	if c.until.IsZero() {
 		return
 	}
-	c.until = time.Now().Add(lastRequest)   // the deadline if the connection becomes idle again
-	if c.cut && state == http.StateActive { // the request came in time: give its body the time that net/http allows
+	c.until = time.Now().Add(lastRequest)   // applies if the connection becomes idle again
+	if c.cut && state == http.StateActive { // a request has arrived in time, so its body gets the time that net/http allows
 		c.cut = false
 		deadline := time.Time{}
 		if s.ReadTimeout > 0 && !isHTTP2(nc) {
@@ -222,7 +225,7 @@ func (s *httpServer) follow(nc net.Conn, state http.ConnState) {
 	}
 }
 
-// isHTTP2 reports whether a connection speaks HTTP/2. It waits for the TLS handshake.
+// isHTTP2 reports whether a connection uses HTTP/2. It waits for the TLS handshake.
 func isHTTP2(nc net.Conn) bool {
 	t, ok := nc.(*tls.Conn)
 	return ok && t.ConnectionState().NegotiatedProtocol == "h2"
@@ -230,9 +233,9 @@ func isHTTP2(nc net.Conn) bool {
 
 func (s *httpServer) Drain() { s.draining.Store(true) }
 
-// Shutdown closes HTTP/1 connections on which no request arrives within lastRequest (250 ms), and
-// lets net/http wait for the others. By itself, net/http closes idle connections at once, drops
-// requests that it is still reading, and waits 5 seconds for connections that never had a request.
+// Shutdown closes HTTP/1 connections on which no request arrives within lastRequest (250 ms), and lets net/http wait
+// for the other connections. By itself, net/http would close idle connections immediately, drop requests that it is
+// still reading, and wait 5 seconds for connections that never had a request.
 func (s *httpServer) Shutdown(ctx context.Context) error {
 	s.Drain()
 	until := time.Now().Add(lastRequest)
@@ -247,7 +250,7 @@ func (s *httpServer) Shutdown(ctx context.Context) error {
 }
 
 // unused reports whether there are HTTP/1 connections without a request. It sets their read deadlines, so that net/http
-// closes them unless a request comes first. Shutdown calls it repeatedly, because net/http sets deadlines of its own.
+// closes them unless a request arrives first. Shutdown calls it repeatedly, because net/http also sets deadlines.
 func (s *httpServer) unused(until time.Time) (found bool) {
 	s.conns.Range(func(k, v any) bool {
 		nc, c := k.(net.Conn), v.(*httpConn)

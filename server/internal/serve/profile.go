@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// profiles serves the profiles of net/http/pprof, except for the command line, which may contain passwords. When the node
-// shuts down, recordings end, and what they have so far is sent.
+// profiles serves the profiles of net/http/pprof, except the command line, which may contain passwords. When the node
+// shuts down, recordings end early, and their results are sent.
 func profiles(ending context.Context) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		defer context.AfterFunc(ending, cancel)()
-		// Lift the port's read deadline: when it passes, net/http would treat the request as abandoned.
+		// Remove the port's read deadline: when it passes, net/http would treat the request as abandoned.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		r = r.WithContext(ctx)
 		switch name := r.PathValue("profile"); name {

@@ -4,7 +4,7 @@ package serve
 
 import "net"
 
-// refuseNew can't refuse connections without closing the port here.
+// refuseNew returns false: on this system, connections can't be refused without closing the port.
 func refuseNew(net.Listener) bool { return false }
 
 func queued(net.Listener) int { return 0 }

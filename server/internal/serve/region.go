@@ -15,18 +15,18 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// Region is the node's region and how nodes of different regions reach each other.
+// Region describes the node's region, and how nodes of different regions reach each other.
 type Region struct {
-	Name       string              `yaml:"name"`        // the name of the node's region; "" means that the node has none
-	Home       string              `yaml:"home"`        // the region that counts global limits which don't name a region; if "", each counts for itself
-	Listen     string              `yaml:"listen"`      // the address on which this node accepts nodes of other regions; "" means none
-	SecretFile string              `yaml:"secret_file"` // the file with the secret that all regions share
-	Peers      map[string][]string `yaml:"peers"`       // addresses of nodes in the other regions, by region
+	Name       string              `yaml:"name"`        // name of the node's region; "" means that there are no regions
+	Home       string              `yaml:"home"`        // the region that counts global limits whose rules don't name a region; if "", each region counts them for itself
+	Listen     string              `yaml:"listen"`      // the address on which this node accepts connections from other regions; "" means none
+	SecretFile string              `yaml:"secret_file"` // path of the file with the secret that all regions share
+	Peers      map[string][]string `yaml:"peers"`       // the addresses of nodes in the other regions, by region
 }
 
 var regionName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
-// linked reports whether the node is configured to talk to other regions.
+// linked reports whether the settings connect the node to other regions.
 func (r *Region) linked() bool { return r.Listen != "" || len(r.Peers) > 0 }
 
 func (r *Region) validate() error {
@@ -111,7 +111,7 @@ func (n *node) regroup(ctx context.Context, c admin.RegionChange) error {
 	return n.link.SetState(ctx, c.Region, states[c.Do], c.Force)
 }
 
-// scopes begins its messages with one of these texts.
+// The messages of scopes begin with one of these texts.
 const (
 	alone   = "This node has no other regions (regions.peers), and counts here what should be counted for all: "
 	unknown = "The home isn't a region that this node knows (regions.peers), so what on_partition says decides: "
@@ -121,7 +121,7 @@ const (
 	whole   = "This region counts the whole limit by itself for "
 )
 
-// scopes describes global rules that aren't counted at their home, or returns "" if there are none.
+// scopes returns a text about global rules that aren't counted at their home. If there are none, it returns "".
 func (n *node) scopes() string {
 	names := map[string][]string{}
 	doc := n.limiter.Rules().Rules()

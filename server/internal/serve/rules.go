@@ -23,7 +23,7 @@ import (
 //go:embed starter.yaml
 var starter []byte
 
-// StarterName is what messages call the built-in rules.
+// StarterName is the name of the built-in rules in messages.
 const StarterName = "starter.yaml"
 
 func (c *Config) readRules() (doc *inforce.Document, message string, err error) {
@@ -41,16 +41,16 @@ func (c *Config) readRules() (doc *inforce.Document, message string, err error) 
 		message = rulestore.StarterMessage
 	}
 	var unread *fs.PathError
-	if errors.As(err, &unread) { // errors about rules already name the file and line
+	if errors.As(err, &unread) { // errors about rules already name the file and the line
 		err = fmt.Errorf("%s: %w", flag, err)
 	}
 	return doc, message, err
 }
 
-// patience is how long a starting node waits for Redis, and then for the rules in Redis.
+// patience is how long a node that starts waits for Redis, and then for the rules in Redis.
 const patience = 500 * time.Millisecond
 
-// openRules opens the source of the rules, and adds the emergency list to them.
+// openRules opens the source of the rules, and combines the rules with the emergency list.
 func (n *node) openRules(ctx context.Context, seed *inforce.Document, message string) error {
 	if err := n.openSource(ctx, seed, message); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (n *node) openSource(ctx context.Context, seed *inforce.Document, message s
 		n.rules = inforce.FromFile(c.Rules, seed, n.limiter, n.log)
 		return nil
 	}
-	start := inforce.Start{Seed: seed, Message: message, Given: c.SeedRules != "" || c.OnlyEnvoy} // Envoy's configuration needs no rules
+	start := inforce.Start{Seed: seed, Message: message, Given: c.SeedRules != "" || c.OnlyEnvoy} // with Envoy's configuration, the node doesn't need rules
 	var store rulestore.Store
 	if n.redis != nil {
 		store = rulestore.OverRedis(n.redis)
@@ -85,7 +85,7 @@ func (n *node) openSource(ctx context.Context, seed *inforce.Document, message s
 		dir, err := rulestore.OpenDir(c.Data)
 		n.closeRules = func() error { return dir.Close() }
 		if unwritable(err) {
-			// The rules in --data are still used, but changes are lost when this node ends.
+			// The rules in --data still apply, but changes to them are lost when this node ends.
 			n.log.Warn("--data can't be written: changes of rules are lost with the end of this node", "error", err)
 			start.Copy = &rulestore.Copy{Path: c.Data, ReadOnly: true}
 			dir, n.closeRules, err = openTemporary()
@@ -110,7 +110,7 @@ func unwritable(err error) bool {
 		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// openTemporary opens a temporary folder for rules. done removes it.
+// openTemporary opens a new temporary folder for rules. done removes the folder.
 func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 	path, err := os.MkdirTemp("", "weir-data-")
 	if err != nil {
@@ -122,17 +122,18 @@ func openTemporary() (dir *rulestore.Dir, done func() error, err error) {
 	return dir, func() error { return errors.Join(dir.Close(), os.RemoveAll(path)) }, nil
 }
 
-// copyFolder returns the folder for the last good rules of one Redis, so that a node never uses the rules of another one.
-// The name depends on the address of the Redis, but not on users, passwords or files, which change.
+// copyFolder returns the folder for a copy of the last good rules. Each Redis has its own folder, so that a node never
+// uses the rules of another Redis. The folder's name depends on the address of the Redis. It doesn't depend on users,
+// passwords or files, because they change.
 func copyFolder(data string, s *redisstore.Store) string {
 	sum := sha256.Sum256([]byte(s.Place() + " " + s.Prefix()))
 	return filepath.Join(data, fmt.Sprintf("redis-%x", sum[:4]))
 }
 
-// nodeName makes a name for this node that no other node has, on this machine or elsewhere.
+// nodeName makes up a name for this node that no other node has, neither on this machine nor elsewhere.
 func nodeName() string {
 	host, _ := os.Hostname()
 	var id [3]byte
-	_, _ = rand.Read(id[:]) // never fails
+	_, _ = rand.Read(id[:]) // can't fail
 	return fmt.Sprintf("%s-%x", cmp.Or(host, "node"), id)
 }

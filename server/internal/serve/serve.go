@@ -1,5 +1,5 @@
-// Package serve runs a node: the check API, the gateway and the admin port, which share one limiter. It opens the
-// ports, serves them, and shuts them down without losing requests.
+// Package serve runs a node. A node has the check API, the gateway and the admin port, which share one limiter. The
+// package opens the ports, serves them, and shuts them down without losing requests.
 package serve
 
 import (
@@ -47,7 +47,7 @@ type node struct {
 	log      *slog.Logger
 	limiter  *weir.Limiter
 	guard    *cooldown.Guard
-	counters *memstore.Store     // the in-process store: all counters or, with Redis, those used while Redis is lost
+	counters *memstore.Store     // the in-process store. It has all counters or, with Redis, those that are used while Redis can't be reached
 	redis    *redisstore.Store   // nil with the in-process store
 	shared   *redislimit.Limiter // counts in Redis; nil without Redis
 	rules    *inforce.Rules
@@ -56,7 +56,7 @@ type node struct {
 	learned  gateway.Learned
 	link     *region.Link // nil without other regions
 	envoy    *envoy.Service
-	metrics  *metrics.Metrics // the metrics about decisions, in registry
+	metrics  *metrics.Metrics // the metrics about decisions, which are in registry
 	registry *prometheus.Registry
 	decided  *decisionlog.Log // nil if there is no decision log
 	top      *top.Top
@@ -64,34 +64,34 @@ type node struct {
 	budget   *budget.Watcher
 	tracer   *tracing.Tracer // nil without traces
 	began    time.Time
-	ready    atomic.Bool // the node has reached its store once
-	draining atomic.Bool // balancers should stop sending requests
+	ready    atomic.Bool // whether the node has ever reached its store
+	draining atomic.Bool // whether load balancers should stop sending requests here
 
-	noAddress     atomic.Pointer[weir.RuleSet] // the rules in force at the last check without the client's address
+	noAddress     atomic.Pointer[weir.RuleSet] // the rules that were in force at the last check without an address
 	noAddressSaid sync.Once
 
-	self       rulestore.Node // the node's name and version
+	self       rulestore.Node // name and version of the node
 	closeRules func() error
 	cluster    *top.Cluster
 
-	envoyConfig  envoyConfig // nil without a configuration for Envoy
-	certificates watch.Bell  // rings when certificates should be checked now
-	tokens       watch.Bell  // rings when the file of tokens should be checked now
+	envoyConfig  envoyConfig // nil if there is no configuration for Envoy
+	certificates watch.Bell  // rung when the certificates should be checked now
+	tokens       watch.Bell  // rung when the file of tokens should be checked now
 	rls          *envoy.Server
 	regionTLS    *tls.Config // nil without other regions
 
 	live live
-	busy []busy // for the number of requests in flight
+	busy []busy // everything that counts requests in flight
 }
 
-// Listening has the addresses that a node listens on, and names its store and its rules.
+// Listening has the addresses on which a node listens, and names for its store and its rules.
 type Listening struct {
 	HTTP, GRPC, Admin, Metrics, Gateway, Region net.Addr
-	Store                                       string // the store's URL, without passwords
-	Rules                                       string // such as "version 12"
+	Store                                       string // URL of the store, without passwords
+	Rules                                       string // for example "version 12"
 }
 
-// Run runs a node until ctx is done, and drains it. It calls ready, if that isn't nil, when all ports are open.
+// Run runs a node until ctx is done, and then drains it. When all ports are open, it calls ready, unless that is nil.
 func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready func(Listening)) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -122,7 +122,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if err != nil {
 		return err
 	}
-	defer sender.Close() // flushes what isn't sent yet
+	defer sender.Close() // sends the last spans and metrics
 	n.tracer = sender.Tracer
 	if err := n.openLink(); err != nil {
 		return err
@@ -135,12 +135,12 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	if err := n.openBudget(); err != nil {
 		return err
 	}
-	defer n.budget.Close(closing) // before the store, which it uses
+	defer n.budget.Close(closing) // it uses the store, so it ends before the store
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // stops what open started if open fails
+	defer cancel() // if open fails, this stops what open has started
 	if n.shared != nil {
 		n.shared.Await(patience)
-		n.top.Learn() // before anybody can see a fingerprint
+		n.top.Learn() // before anybody can see a fingerprint, because this changes fingerprints
 	}
 	if err := n.openRules(ctx, seed, message); err != nil {
 		return err
@@ -150,14 +150,14 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	n.guard.CatchUp(soon)
 	hurry()
 	group, ctx := errgroup.WithContext(ctx)
-	certificates, _ := c.readCertificates() // open reports errors in them
+	certificates, _ := c.readCertificates() // ignore the error, because open reports it
 	ports, listening, err := n.open(ctx, guards)
 	if err != nil {
 		return err
 	}
 	n.watch()
-	n.tick() // so that GET /v1/now has figures from the first request on
-	// run starts a task that runs until the node ends, if it is needed.
+	n.tick() // so that GET /v1/now has figures from the beginning
+	// run starts a task that runs until the node ends. If the task isn't needed, it does nothing.
 	run := func(needed bool, task func(context.Context) error) {
 		if needed {
 			group.Go(func() error { return task(ctx) })
@@ -180,7 +180,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	run(n.envoyConfig != nil, func(ctx context.Context) error { return n.envoyConfig.Follow(ctx) })
 	run(true, func(ctx context.Context) error { return tendGarbage(ctx, n.counters) })
 	run(true, n.top.Run)
-	run(n.shared == nil, func(ctx context.Context) error { // with Redis, shared runs it
+	run(n.shared == nil, func(ctx context.Context) error { // with Redis, shared runs the guard
 		n.guard.Run(ctx)
 		return nil
 	})
@@ -188,7 +188,7 @@ func Run(ctx context.Context, c Config, version string, log *slog.Logger, ready 
 	run(n.redis != nil, n.cluster.Run)
 	run(n.redis != nil && n.gateway != nil, n.hear)
 	run(n.redis != nil && c.Rules != "", n.introduce)
-	if n.link != nil { // requests in flight need the link, so it runs until the ports are closed
+	if n.link != nil { // the link is also needed by requests in flight, so it runs until the ports are closed
 		life, end := context.WithCancel(context.WithoutCancel(ctx))
 		var link sync.WaitGroup
 		link.Go(func() { _ = n.link.Run(life) })
@@ -227,7 +227,7 @@ func (n *node) open(ctx context.Context, guards guards) ([]*port, Listening, err
 		if n.gateway, err = n.newGateway(identity); err != nil {
 			return nil, Listening{}, err
 		}
-		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // no deadlines: bodies may stream for hours
+		through.server = newHTTP(n.traced(n.gateway), 0, n.log) // no deadlines, because bodies may stream for hours
 		through.door = &gateway.Door{Trusted: c.TrustedProxies, PerIP: c.ConnectionsPerIP, Unwelcome: n.guard.Dropped}
 		n.watchDoor(through.door)
 	}
@@ -279,7 +279,7 @@ func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *g
 	n.busy = append(n.busy, h.(busy))
 	check := n.traced(h)
 	for _, path := range checkapi.Paths {
-		mux.Handle(path, check) // spans are named after the route
+		mux.Handle(path, check) // a path of its own, because spans are named after the route
 	}
 	mux.Handle("/v1/", check)
 	gateways := n.traced(asked)
@@ -296,7 +296,7 @@ func (n *node) api(answers *httplimit.Answerer, asked *forwardauth.Handler, g *g
 	})
 }
 
-// traced makes h start a span for each request if traces are sent.
+// traced returns a handler that starts a span for each request. If no traces are sent, it returns h.
 func (n *node) traced(h http.Handler) http.Handler {
 	if n.tracer == nil {
 		return h

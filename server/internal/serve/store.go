@@ -21,12 +21,12 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// Memory is the setting for the in-process store.
+// Memory is the value of the store's setting that selects the in-process store.
 const Memory = "memory"
 
 func (c *Config) inMemory() bool { return c.Store == "" || c.Store == Memory }
 
-// validateStore checks the store's settings. Its errors don't quote the URL, which may hold a password.
+// validateStore checks the settings of the store. Its errors don't quote the URL, because it may contain a password.
 func (c *Config) validateStore() error {
 	if c.inMemory() {
 		return when(c.Emergency != nil, "--emergency-limit: is for a --store that can be lost, and memory can't")
@@ -47,7 +47,7 @@ func (c *Config) validateStore() error {
 	)
 }
 
-// openStore makes the store and the limiter, which has no rules yet. It doesn't wait for Redis.
+// openStore makes the store, and a limiter that has no rules yet. It doesn't wait for Redis.
 func (n *node) openStore() (err error) {
 	c := &n.config
 	n.counters = memstore.New(memstore.Options{MemoryCap: c.MemoryCap})
@@ -87,17 +87,18 @@ func (n *node) openStore() (err error) {
 	return nil
 }
 
-// settling is how long a starting node waits for its store before it becomes ready without it.
+// settling is how long a node that has just started may wait for its store. After that, it is ready even without the
+// store.
 const settling = time.Second
 
-// connecting reports whether balancers should wait, because the node has just started and hasn't reached its store.
+// connecting reports whether load balancers should wait: the node has just started, and hasn't reached its store yet.
 func (n *node) connecting() bool {
 	if n.redis == nil || n.ready.Load() || time.Since(n.began) >= settling {
 		return false
 	}
 	up := n.redis.Health().Up && n.rules.Stale() == ""
 	if up {
-		n.ready.Store(true) // losing the store later doesn't make the node unready
+		n.ready.Store(true) // the node stays ready even if it loses the store later
 	}
 	return !up
 }
@@ -111,16 +112,16 @@ func (n *node) closeStore() {
 	}
 }
 
-// storeFailed is called when the store fails a check. It doesn't log outages, which the store logs itself.
+// storeFailed is called when the store fails in a check. It doesn't log outages, because the store itself logs them.
 func (n *node) storeFailed(_ *http.Request, err error) {
-	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, counter.ErrPartition) { // if Redis is slow, there may be thousands a second
+	if errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, counter.ErrPartition) { // don't log these errors: while Redis is slow, there may be thousands per second
 		n.log.Debug("store", "error", err)
 		return
 	}
 	n.log.Warn("store", "error", err)
 }
 
-// storeStatus is the state of the store, and the parts of its warning.
+// storeStatus has the state of the store, and the parts of the warning about it.
 type storeStatus struct {
 	admin.Store
 	evicts, rejected string
@@ -154,7 +155,7 @@ func (n *node) storeStatus() storeStatus {
 	return out
 }
 
-// tellStore adds the state of the store to what this node announces to the other nodes.
+// tellStore adds the state of the store to the report that this node sends to other nodes.
 func (n *node) tellStore(to *rulestore.Node) {
 	s := n.storeStatus()
 	if to.Store = s.Status; s.Since != nil {
@@ -168,7 +169,7 @@ func (n *node) tellStore(to *rulestore.Node) {
 	to.Outputs = n.learned.Say()
 }
 
-// hear takes over what other nodes have learned about the usage of upstreams.
+// hear reads the estimates that other nodes have made of the lengths of models' answers.
 func (n *node) hear(ctx context.Context) error {
 	for rediscall.Sleep(ctx, 2*time.Second) {
 		var outputs []map[string]int64
@@ -180,7 +181,8 @@ func (n *node) hear(ctx context.Context) error {
 	return nil
 }
 
-// introduce announces a node whose rules are in a file to the others. Other nodes are announced by their rule store.
+// introduce reports a node whose rules are in a file to the other nodes. Nodes with a rule store are reported by that
+// store.
 func (n *node) introduce(ctx context.Context) error {
 	for rediscall.Sleep(ctx, time.Second) {
 		n.redis.Say(rulestore.Say(n.about()))

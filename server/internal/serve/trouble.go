@@ -16,32 +16,35 @@ import (
 	"github.com/weirhq/weir/server/internal/admin"
 )
 
-// troubles are a node's current problems, in plain text for operators.
+// troubles has the node's current problems, described in plain words for operators.
 type troubles struct {
 	list  []admin.Trouble
 	since map[string]time.Time // when each kind of problem was first seen
-	nodes map[string]lastHeard // other nodes, by name
-	told  time.Time            // when Redis last listed the nodes
+	nodes map[string]lastHeard // the other nodes, by name
+	told  time.Time            // when Redis last returned the list of nodes
 	stale bool                 // the last list was stale
-	// settles is the time until which missing nodes aren't reported, after the list couldn't be read.
+	// settles is the time before which missing nodes aren't reported. It is set when the list of nodes can be read
+	// again.
 	settles time.Time
 }
 
 type lastHeard struct {
 	seen   time.Time
-	silent bool // it was already overdue when Redis last listed it
+	silent bool // the node's heartbeat was overdue when Redis last returned the list
 }
 
 const (
-	// silent is how long a node may go without a heartbeat before it is reported: a bit more than two heartbeats.
+	// silent is how long a node may send no heartbeat before it is reported. It is a little more than two heartbeats.
 	silent = 5 * time.Second
-	// missed is how long a silent node is reported. Nodes that shut down announce it, and aren't reported.
+	// missed is how long a silent node is reported. Nodes that shut down say so, and aren't reported.
 	missed = 10 * time.Minute
-	// drifted is how far the node's clock, which JWTs and certificates depend on, may be from Redis'.
+	// drifted is the largest difference between the node's clock and Redis' clock that isn't reported. JWTs and
+	// certificates depend on the node's clock.
 	drifted = 500 * time.Millisecond
 )
 
-// lookForTroubleLocked updates the list of problems: what is wrong, since when, and what clients notice.
+// lookForTroubleLocked updates the list of problems. Each entry says what is wrong, since when, and what clients
+// notice.
 func (n *node) lookForTroubleLocked(now time.Time) {
 	t := &n.live.trouble
 	t.list = []admin.Trouble{}
@@ -92,7 +95,8 @@ func (n *node) lookForTroubleLocked(now time.Time) {
 	tell("clock_drift", n.drift(), nil)
 }
 
-// overloadedLocked describes how many requests were turned away in the last ten seconds, or returns "".
+// overloadedLocked returns a text about the requests that were turned away in the last ten seconds. If there were none,
+// it returns "".
 func (n *node) overloadedLocked() string {
 	r, _ := rates(n.live.recently())
 	shed := r.ByReason[weir.ReasonOverloaded.String()]
@@ -103,10 +107,10 @@ func (n *node) overloadedLocked() string {
 		lately, tenths(shed), count(n.config.MaxInFlight, "was", "were"))
 }
 
-// tenths formats a rate, rounded up to one decimal.
+// tenths formats a rate with one decimal, rounded up.
 func tenths(rate float64) string { return strconv.FormatFloat(math.Ceil(10*rate)/10, 'f', -1, 64) }
 
-// drift describes how far the node's clock is from Redis', or returns "" if they agree.
+// drift returns a text about the difference between the node's clock and Redis' clock. If they agree, it returns "".
 func (n *node) drift() string {
 	if n.redis == nil || n.redis.Heard().Stale {
 		return ""
@@ -120,14 +124,15 @@ func (n *node) drift() string {
 		drift.Abs().Round(time.Millisecond), where)
 }
 
-// degradedLocked describes decisions that were made without the store although it can be reached, or returns "".
+// degradedLocked returns a text about decisions that were made without the store although it can be reached. If there
+// were none, it returns "".
 func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	r, _ := rates(n.live.recently())
 	if n.redis == nil || r.Degraded <= 0 || n.rules.Waiting() != "" || errors.Is(n.live.failure, counter.ErrPartition) {
 		return ""
 	}
 	if slices.ContainsFunc(s.Shards, func(sh admin.Shard) bool { return sh.Since != nil && now.Sub(*sh.Since) < lately*slot }) {
-		return "" // the store has just come back, and these decisions are from before
+		return "" // the store has just come back, so these decisions are from before
 	}
 	text := fmt.Sprintf("In the last %d s, %s of %s decisions a second were made without Redis, although it can be reached", lately, tenths(r.Degraded), tenths(r.Decisions))
 	switch err := n.live.failure; {
@@ -142,7 +147,7 @@ func (n *node) degradedLocked(now time.Time, s *storeStatus) string {
 	return text + ". For these, " + n.failureModes().words
 }
 
-// storeLost describes which Redis servers can't be reached, and how checks are decided meanwhile.
+// storeLost returns a text that says which Redis servers can't be reached, and how checks are decided in the meantime.
 func (n *node) storeLost(s *storeStatus) string {
 	var names []string
 	why, keys := "", int64(0)
@@ -154,7 +159,7 @@ func (n *node) storeLost(s *storeStatus) string {
 	}
 	part := len(names) < len(s.Shards)
 	text := cmp.Or(given(part, "A part of Redis"), "Redis") + " can't be reached" + given(len(names) > 0, " ("+few(names)+")")
-	text += given(why != "", ": "+strings.TrimRight(why, ".")) // messages from Redis end with a period
+	text += given(why != "", ": "+strings.TrimRight(why, ".")) // texts from Redis end with a period
 	text += given(part && keys > 0, ". About "+count(keys, "key is", "keys are")+" there; the others are decided as ever")
 	return text + ". Until it is back, " + n.failureModes().words
 }
@@ -172,7 +177,8 @@ func few(names []string) string {
 	return strings.Join(names[:min(len(names), most)], ", ") + given(more > 0, fmt.Sprintf(" and %d more", more))
 }
 
-// silentNodesLocked describes which nodes have fallen silent, or that their list can't be read, or returns "".
+// silentNodesLocked returns a text that says which nodes have fallen silent, or that the list of nodes can't be read.
+// If there is no problem, it returns "".
 func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 	if n.redis == nil {
 		return ""
@@ -182,7 +188,7 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 		t.stale = true
 		up := slices.ContainsFunc(s.Shards, func(sh admin.Shard) bool { return sh.Up })
 		if heard.At.IsZero() || !up {
-			return "" // another problem already reports that Redis is lost
+			return "" // another problem already says that Redis is lost
 		}
 		text := "What the other nodes do isn't known: Redis hasn't told for " + time.Since(heard.At).Round(time.Second).String()
 		if s.Status == "up" {
@@ -190,13 +196,13 @@ func (n *node) silentNodesLocked(now time.Time, s *storeStatus) string {
 		}
 		return text + ", since the part of it that keeps that is lost"
 	}
-	// The more nodes there are, the less often each one reads the list.
+	// The more nodes there are, the less often each of them reads the list.
 	if gap := heard.At.Sub(t.told); !t.told.IsZero() && (t.stale || gap > silent+time.Duration(s.Nodes)*20*time.Millisecond) {
 		t.settles = now.Add(silent)
 	}
 	t.stale = false
 	t.told = heard.At
-	// Nodes that don't come back within settles may have shut down while Redis was lost, or died.
+	// If a node isn't back when settles has passed, it may have shut down or died while Redis was lost.
 	settled := !now.Before(t.settles)
 	if t.nodes == nil {
 		t.nodes = map[string]lastHeard{}
@@ -240,7 +246,7 @@ type modes struct {
 
 const mostModes = 1000
 
-// failureModes describes what each rule does while Redis can't be reached. It is empty for an in-process store.
+// failureModes returns what each rule does while Redis can't be reached. With an in-process store, it returns nothing.
 func (n *node) failureModes() modes {
 	if n.redis == nil {
 		return modes{list: []admin.FailureMode{}, totals: []admin.FailureTotal{}}
@@ -248,14 +254,15 @@ func (n *node) failureModes() modes {
 	return failureModes(n.rules.InForce().File.Rules.Rules, n.config.Emergency)
 }
 
-// without has texts that say what rules of one kind do without the store: each rule, one rule, and several rules.
+// without has texts about what rules do without the store: one text for every rule, one for a single rule, and one for
+// several rules.
 type without struct {
 	mode            counter.FailureMode
 	shadow          bool
 	text, one, many string
 }
 
-// failureModes describes what rules do when the store in Redis is lost.
+// failureModes returns what the given rules do while Redis can't be reached.
 func failureModes(rules []weir.Rule, emergency *weir.Limit) modes {
 	admit := without{weir.FailAllow, false, "counts clients that a node knows on each node alone, and admits the others",
 		"admits clients that a node doesn't know", "admit clients that a node doesn't know"}

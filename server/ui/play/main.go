@@ -1,7 +1,7 @@
 //go:build js && wasm
 
-// Command play is the engine of the playground, built as WebAssembly by make ui. The page calls one function,
-// weirPlay(method, arguments). It returns an object, which has the field "error" if something is wrong.
+// Command play is the engine of the playground. make ui builds it as WebAssembly. The page calls a single function,
+// weirPlay(method, arguments). The function returns an object, which has the field "error" if the call failed.
 package main
 
 import (
@@ -21,7 +21,7 @@ var play *engine.Engine
 
 func main() {
 	js.Global().Set("weirPlay", js.FuncOf(func(_ js.Value, args []js.Value) (answer any) {
-		// A panic would end the program, and the page would stop working.
+		// Recover, because a panic would end the program, and the page would stop working.
 		defer func() {
 			if r := recover(); r != nil {
 				answer = map[string]any{"error": fmt.Sprint("the playground has a bug: ", r)}
@@ -39,7 +39,7 @@ func main() {
 	select {}
 }
 
-// scene is what a page needs to know before it draws frames.
+// scene has what a page needs to know before it draws frames.
 type scene struct {
 	Lanes []engine.Lane `json:"lanes"`
 	Span  float64       `json:"span"`
@@ -105,7 +105,7 @@ func number(v js.Value, name string) float64 {
 	if v = v.Get(name); v.Type() != js.TypeNumber {
 		return 0
 	}
-	// Treat what isn't a number, or doesn't fit in an int64, like 0.
+	// A value that isn't a number, or doesn't fit into an int64, counts as 0.
 	if f := v.Float(); math.Abs(f) < 1<<53 {
 		return f
 	}
@@ -119,8 +119,8 @@ func text(v js.Value, name string) string {
 	return v.String()
 }
 
-// fromJS reads an object into a struct of strings and whole numbers, by their JSON tags. encoding/json would add 85
-// KB.
+// fromJS copies the fields of a JavaScript object into a struct of strings and whole numbers, by their JSON tags.
+// encoding/json would make the binary 85 KB larger.
 func fromJS(v js.Value, to any) {
 	s := reflect.ValueOf(to).Elem()
 	for i := range s.NumField() {
@@ -133,7 +133,7 @@ func fromJS(v js.Value, to any) {
 	}
 }
 
-// toJS converts a struct to an object, by its JSON tags, and a slice of numbers to a Float64Array.
+// toJS converts a struct to a JavaScript object, by its JSON tags. A slice of numbers becomes a Float64Array.
 func toJS(v reflect.Value) any {
 	switch v.Kind() {
 	case reflect.Struct:

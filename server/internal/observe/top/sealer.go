@@ -8,24 +8,22 @@ import (
 	"sync"
 )
 
-// sealer encrypts the identities of clients that nodes send each other through Redis. Anybody who
-// can read and write Redis can ask questions like a node, and knows the nodes' secret. So the
-// encryption key is derived from the admin tokens, which nodes share outside of Redis. Nodes with
-// different admin tokens don't learn each other's identities.
+// sealer encrypts the identities of clients that nodes send each other through Redis. Anybody who can read and write
+// Redis can ask questions like a node, and knows the nodes' shared secret. So the encryption key is derived from the
+// admin tokens, which nodes share without Redis. Nodes with different admin tokens don't learn each other's identities.
 type sealer struct {
-	digest func() []byte // returns the digest of the admin tokens, or nil if there are none; may be nil itself
+	digest func() []byte // returns the digest of the admin tokens, or nil if there are none; the field may also be nil
 
 	mu   sync.Mutex // guards the fields below
-	of   string     // the digest and the secret from which the cipher was derived
+	of   string     // the digest and the secret from which the current cipher was derived
 	made cipher.AEAD
 }
 
-// guesses is how many hashes an attacker needs to try one token on an encrypted identity, because
-// some people choose tokens that can be guessed.
+// guesses is how many hashes an attacker has to compute to try a single token on an encrypted identity. It is high
+// because some people choose tokens that can be guessed.
 const guesses = 100_000
 
-// box returns the cipher, or nil if there are no tokens. After tokens have changed, it is slow
-// once.
+// box returns the cipher, or nil if there are no tokens. The first call after the tokens have changed is slow.
 func (s *sealer) box(k *key) cipher.AEAD {
 	if s.digest == nil || k.secret == "" {
 		return nil
@@ -45,11 +43,11 @@ func (s *sealer) box(k *key) cipher.AEAD {
 func newBox(digest []byte, salt string) cipher.AEAD {
 	secret, err := pbkdf2.Key(sha256.New, string(digest), []byte("weir: names of clients"+salt), guesses, 32)
 	if err != nil {
-		panic(err) // pbkdf2 accepts 32 bytes
+		panic(err) // can't happen: pbkdf2 accepts 32 bytes
 	}
 	block, err := aes.NewCipher(secret)
 	if err != nil {
-		panic(err) // a key of 32 bytes is valid
+		panic(err) // can't happen: a key of 32 bytes is valid
 	}
 	box, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
@@ -58,7 +56,7 @@ func newBox(digest []byte, salt string) cipher.AEAD {
 	return box
 }
 
-// seal encrypts the identities of clients. Without a cipher, it leaves them out.
+// seal encrypts the identities of clients. If box is nil, it leaves them out.
 func (t *told) seal(box cipher.AEAD) {
 	for i := range t.Names {
 		if n := &t.Names[i]; n.value != "" && box != nil {
@@ -67,8 +65,8 @@ func (t *told) seal(box cipher.AEAD) {
 	}
 }
 
-// open decrypts the identities. It ignores an identity that doesn't match its hash, because
-// somebody with access to Redis may have moved it to another client.
+// open decrypts the identities. It ignores an identity that doesn't match its hash, because somebody with access to
+// Redis may have moved it from another client.
 func (t *told) open(box cipher.AEAD, k *key) {
 	for i := range t.Names {
 		n := &t.Names[i]

@@ -8,27 +8,26 @@ import (
 )
 
 const (
-	// HourSlot is the length of a slot in an hour's history. Slots start at the same moments on all
-	// nodes.
+	// HourSlot is the length of a slot in the history of an hour. On all nodes, slots begin at the same times.
 	HourSlot = 10 * time.Second
 	// HourSlots is how many slots an hour has.
 	HourSlots = 360
 )
 
-// series is the last hour in slots of 10 seconds ([HourSlot]). Slots without requests take no
-// memory. The struct's fields hold the current slot; earlier slots are packed.
+// series has the last hour in slots of 10 seconds ([HourSlot]). Slots without requests take no memory. The fields of
+// the struct are the current slot, and earlier slots are packed.
 type series struct {
 	tokens            float64
 	requests, refused float32
 	elsewhere         float32
-	slot              uint32 // the current slot, which the fields above describe
+	slot              uint32 // number of the current slot, which the fields above describe
 	packed
 }
 
-// packed holds encoded slots: see [appendEntry].
+// packed has encoded slots: see [appendEntry].
 type packed struct {
 	entries     []byte
-	first, last uint32 // the slots of the first and last entry
+	first, last uint32 // numbers of the slots of the first and the last entry
 }
 
 func (p *packed) append(t tick) {
@@ -39,8 +38,8 @@ func (p *packed) append(t tick) {
 	p.entries, p.last = appendEntry(p.entries, gap, t), t.slot
 }
 
-// add counts requests in a slot, which must not be older than the current one. It adds to held by
-// how many bytes the series grew.
+// add adds to the counts of a slot, which must not be older than the current slot. It adds to held the number of bytes
+// by which the series has grown.
 func (s *series) add(held *int, slot uint32, n amount) {
 	if slot != s.slot {
 		before := cap(s.entries)
@@ -54,18 +53,18 @@ func (s *series) add(held *int, slot uint32, n amount) {
 	s.tokens += n.tokens
 }
 
-// amount is what a slot counts. elsewhere counts requests that another rule refused, so they took
-// no tokens here; tokens doesn't include those requests.
+// amount has the counts of a slot. elsewhere is the number of requests that another rule refused, so that they took no
+// tokens from this rule. tokens doesn't include these requests.
 type amount struct{ requests, refused, elsewhere, tokens float64 }
 
-// flush packs the current slot. If there are enough slots older than an hour, it forgets them.
+// flush packs the current slot. If enough slots are older than an hour, it forgets them.
 func (s *series) flush() {
 	if s.requests > 0 {
 		s.append(s.tick())
 	}
 	s.requests, s.refused, s.elsewhere, s.tokens = 0, 0, 0, 0
 	if len(s.entries) > 0 && s.first+HourSlots+HourSlots/8 < s.slot {
-		kept := packed{entries: s.entries[:0]} // never longer than what it overwrites
+		kept := packed{entries: s.entries[:0]} // it never gets longer than the entries that it overwrites
 		s.since(s.slot-HourSlots+1, kept.append)
 		if len(kept.entries) < cap(kept.entries)/4 {
 			kept.entries = slices.Clone(kept.entries)
@@ -74,8 +73,7 @@ func (s *series) flush() {
 	}
 }
 
-// tick rounds the current slot to whole numbers. If anything happened in it, it has at least 1
-// request.
+// tick returns the current slot, rounded to whole numbers. If the slot has any requests, the number is at least 1.
 func (s *series) tick() tick {
 	t := tick{slot: s.slot, requests: max(1, toCount(float64(s.requests)))}
 	t.refused = min(t.requests, toCount(float64(s.refused)))
@@ -84,9 +82,9 @@ func (s *series) tick() tick {
 	return t
 }
 
-// appendEntry encodes a slot. Most clients have few requests in a slot, which then takes a byte or
-// two. Gap is the distance in slots from the previous entry, and 0 for the first entry. The low
-// bits of the first number say which other numbers follow.
+// appendEntry encodes a slot. Most clients send few requests in a slot, which then takes one or two bytes. gap is the
+// distance to the previous entry in slots, and 0 for the first entry. The low bits of the first number say which other
+// numbers follow.
 func appendEntry(to []byte, gap uint32, t tick) []byte {
 	head := t.requests << 4
 	others := make([]byte, 0, 4*binary.MaxVarintLen64)
@@ -99,22 +97,22 @@ func appendEntry(to []byte, gap uint32, t tick) []byte {
 	return append(binary.AppendUvarint(to, head), others...)
 }
 
-// mostCount limits the numbers of a slot.
+// mostCount is the maximum of each number in a slot.
 const mostCount = 1<<35 - 1
 
 func toCount(n float64) uint64 { return uint64(min(math.Round(n), mostCount)) }
 
-// tick is a slot of a history.
+// tick is one slot of a history.
 type tick struct {
 	slot                                 uint32
 	requests, refused, elsewhere, tokens uint64
 }
 
-// asked returns how many requests needed tokens from this rule, including those that it refused.
+// asked returns the number of requests that needed tokens from this rule, including those that the rule refused.
 func (t tick) asked() uint64 { return t.requests - t.elsewhere }
 
-// readEntries calls tell with each encoded slot. The first entry is that of slot. It returns false
-// if the text is malformed.
+// readEntries calls tell with each encoded slot. slot is the number of the first one. If the text is malformed, it
+// returns false.
 func readEntries(text []byte, slot uint32, tell func(tick)) bool {
 	for first := true; len(text) > 0; first = false {
 		ok := true
@@ -151,7 +149,7 @@ func readEntries(text []byte, slot uint32, tell func(tick)) bool {
 	return true
 }
 
-// since calls tell with each slot from oldest on, in order of time.
+// since calls tell, in order of time, with each slot that isn't older than oldest.
 func (s *series) since(oldest uint32, tell func(tick)) {
 	readEntries(s.entries, s.first, func(t tick) {
 		if t.slot >= oldest {
@@ -163,8 +161,8 @@ func (s *series) since(oldest uint32, tell func(tick)) {
 	}
 }
 
-// past encodes the slots from oldest on for other nodes: the number of the first slot in four
-// bytes, and then the entries.
+// past encodes the slots that aren't older than oldest, for other nodes. The result has the number of the first slot in
+// four bytes, followed by the entries.
 func (s *series) past(oldest uint32) []byte {
 	var p packed
 	s.since(oldest, p.append)
@@ -174,7 +172,7 @@ func (s *series) past(oldest uint32) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, p.first), p.entries...)
 }
 
-// readPast decodes what past has encoded.
+// readPast decodes the result of past.
 func readPast(b []byte, tell func(tick)) bool {
 	if len(b) == 0 {
 		return true

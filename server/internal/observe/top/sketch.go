@@ -10,48 +10,47 @@ import (
 )
 
 const (
-	// Slot is the length of a slot in the last minute's history.
+	// Slot is the length of a slot in the history of the last minute.
 	Slot = 2 * time.Second
-	// Slots is how many slots that history has: a minute.
+	// Slots is the number of slots in that history.
 	Slots = 30
-	// window is how many slots rates are averaged over: ten seconds.
+	// window is the number of slots over which rates are averaged: ten seconds.
 	window = 5
-	// A sketch has up to full entries. Then it forgets the lowest, all but capacity.
+	// A sketch has up to full entries. When it is full, it forgets all except the capacity highest ones.
 	capacity, full = 1000, 1500
 )
 
-// decayed is the factor by which a count decays in a slot: in a window, it decays to half.
+// decayed is the factor by which a count decays in each slot. Over a window, a count decays to half.
 var decayed = math.Pow(0.5, 1./window)
 
-// sketch is a Space-Saving sketch with decay (Metwally and others, 2005; Cormode and others, 2009).
-// When it is full, it forgets the third of the clients with the lowest counts. A client without an
-// entry starts with the highest count that was forgotten. So a count is never too low, and a client
-// with more than a thousandth of all requests, weighted by age, has an entry. A request that counts
-// for an address too counts as two requests.
+// sketch is a Space-Saving sketch with decay (Metwally and others, 2005; Cormode and others, 2009). When it is full, it
+// forgets the third of the clients with the lowest counts. A client without an entry starts with the highest count that
+// was forgotten. So a count is never too low, and a client that sends more than a thousandth of all requests, weighted
+// by age, has an entry. A request that is also counted for an address counts as two requests.
 //
-// Counts only decide which clients have entries. What people see comes from an entry's history,
-// which starts at zero, and so is never too high.
+// Counts only decide which clients have entries. People see the history of an entry. It starts at zero, so it is never
+// too high.
 type sketch struct {
 	entries map[name]*entry
-	forgot  float64 // the highest count of a client that was forgotten, with decay
+	forgot  float64 // the highest forgotten count, with decay
 }
 
 type name struct {
 	client uint64
-	rule   string // "" counts over all rules, or the requests that no rule decided
+	rule   string // "" counts over all rules, or counts the requests that no rule decided
 }
 
 type entry struct {
 	client
-	count    float64 // with decay
+	count    float64 // decays with time
 	requests history
 	refused  history
 }
 
 func (k *sketch) clear() { *k = sketch{entries: make(map[name]*entry, full)} }
 
-// count adds a decision to its client's entry. Weight is how much to add to the count. If it is 0,
-// count adds no entry.
+// count counts a decision in the entry of its client. It adds weight to the count. If weight is 0, it doesn't add an
+// entry.
 func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 	n := name{s.id, rule}
 	e := k.entries[n]
@@ -62,7 +61,7 @@ func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 		if len(k.entries) == full {
 			k.shrink()
 		}
-		n.rule = strings.Clone(rule) // a copy, because the name may be part of a large text
+		n.rule = strings.Clone(rule) // the name may be part of a large text, so copy it
 		e = &entry{client: s.client, count: k.forgot}
 		k.entries[n] = e
 	}
@@ -73,7 +72,7 @@ func (k *sketch) count(s *sample, rule string, slot int64, weight float64) {
 	}
 }
 
-// shrink forgets the clients with the lowest counts, all but capacity.
+// shrink forgets the clients with the lowest counts, so that capacity entries remain.
 func (k *sketch) shrink() {
 	low := slices.SortedFunc(maps.Keys(k.entries), func(a, b name) int { return cmp.Compare(k.entries[a].count, k.entries[b].count) })
 	low = low[:len(low)-capacity]
@@ -91,7 +90,7 @@ func (k *sketch) decay(slots int64) {
 	}
 }
 
-// history counts events by slot, for the current slot and those before it.
+// history counts events in the current slot and in the slots before it.
 type history struct {
 	at    int64 // the newest slot
 	slots [Slots + 1]float32
@@ -100,14 +99,14 @@ type history struct {
 func (h *history) add(slot int64, n float64) {
 	for ; h.at < slot; h.at++ {
 		if slot-h.at > int64(len(h.slots)) {
-			h.at = slot - int64(len(h.slots)) // clears all slots
+			h.at = slot - int64(len(h.slots)) // this makes the loop clear all slots
 		}
 		h.slots[(h.at+1)%int64(len(h.slots))] = 0
 	}
 	h.slots[slot%int64(len(h.slots))] += float32(n)
 }
 
-// last returns the completed slots, newest last.
+// last returns the completed slots, the newest last.
 func (h *history) last(slot int64) (all [Slots]float32) {
 	for i := range all {
 		if at := slot - Slots + int64(i); at >= 0 && at <= h.at && at > h.at-int64(len(h.slots)) {

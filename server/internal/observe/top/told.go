@@ -11,24 +11,23 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// told is the answer of one node. It is sent as lines: each rule, client and name has a line of its
-// own, see told.packed.
+// told is the answer of one node. When it is sent, each rule, client and name is a line of its own: see told.packed.
 type told struct {
 	Node  string     `json:"node"`
-	At    time.Time  `json:"at"`    // by the clock that nodes share
-	Since time.Time  `json:"since"` // when the node began to count, by the same clock
+	At    time.Time  `json:"at"`    // when the node answered, by the clock that nodes share
+	Since time.Time  `json:"since"` // when the node began to count, by the clock that nodes share
 	Slot  uint32     `json:"slot"`
-	OneIn float64    `json:"one_in"` // the highest sampling weight of a decision in the time that the question is about
-	Bytes int        `json:"bytes"`  // bytes of memory that the node uses for the hour
+	OneIn float64    `json:"one_in"` // the highest sampling weight of a decision in the time that the answer covers
+	Bytes int        `json:"bytes"`  // how much memory the node uses for the hour, in bytes
 	Rules []toldRule `json:"-"`
-	Left  int        `json:"left,omitempty"` // how many rules were left out for lack of room
-	Names []toldName `json:"-"`              // clients with the fingerprint in the question
+	Left  int        `json:"left,omitempty"` // how many rules were left out because there wasn't enough space
+	Names []toldName `json:"-"`              // the clients that have the fingerprint in the question
 
 	Clients hotList `json:"clients,omitzero"`
-	Pairs   hotList `json:"pairs,omitzero"` // clients with the rule that decided
+	Pairs   hotList `json:"pairs,omitzero"` // clients, each with a rule that decided their requests
 }
 
-// toldRule is a rule in an answer. Rates and Shadow are about now, the other fields about the last
+// toldRule is a rule in an answer. Rates and Shadow are about the present, and the other fields are about the last
 // hour.
 type toldRule struct {
 	Rule    string    `json:"rule"`
@@ -38,14 +37,14 @@ type toldRule struct {
 	Hit     time.Time `json:"hit,omitzero"`
 	Refusal time.Time `json:"refusal,omitzero"`
 	Keys    sketched  `json:"keys,omitzero"`
-	Above   sketched  `json:"above,omitzero"` // keys with at least half of the limit used
+	Above   sketched  `json:"above,omitzero"` // the keys that have used at least half of the limit
 	Past    []byte    `json:"past,omitempty"`
 	Rows    []toldRow `json:"-"` // the busiest keys
 	Rates   Rates     `json:"rates,omitzero"`
-	Shadow  float64   `json:"shadow,omitempty"` // per second
+	Shadow  float64   `json:"shadow,omitempty"` // per second; requests that the rule would have refused if it weren't in shadow
 }
 
-// sum counts requests in the last hour.
+// sum has the numbers of requests in the last hour.
 type sum struct {
 	Requests uint64 `json:"requests"`
 	Refused  uint64 `json:"refused"`
@@ -56,7 +55,7 @@ func (s *sum) add(o sum) {
 	s.Refused += o.Refused
 }
 
-// named is a client as nodes send it to each other.
+// named is a client in the form in which nodes send it to each other.
 type named struct {
 	ID     uint64 `json:"id"`     // a keyed hash
 	Client string `json:"client"` // masked
@@ -69,25 +68,25 @@ type toldRow struct {
 	named
 	Sum     sum    `json:"sum"`
 	Used    uint8  `json:"used"`
-	At      int64  `json:"at"`                // Unix milliseconds of its last request
-	Special bool   `json:"special,omitempty"` // an override in the rule gives it limits of its own
-	Past    []byte `json:"past"`              // the number of the first slot in four bytes, and then the entries
+	At      int64  `json:"at"`                // time of the last request, in Unix milliseconds
+	Special bool   `json:"special,omitempty"` // an override in the rule gives the key its own limits
+	Past    []byte `json:"past"`              // the number of the first slot in four bytes, followed by the entries
 }
 
 // toldName is a client that has the fingerprint in the question.
 type toldName struct {
 	named
-	// Sealed is the client's identity, encrypted for nodes with the same admin tokens. It is empty
-	// if this node doesn't know the full identity, or has no admin token.
+	// Sealed is the client's identity, encrypted for nodes with the same admin tokens. It is empty if this node doesn't
+	// know the whole identity, or has no admin tokens.
 	Sealed []byte `json:"sealed,omitempty"`
 	value  string
 }
 
-// alone is the limit on rules and keys for an answer that stays on this node.
+// alone is the maximum number of rules and keys in an answer that stays on this node: practically all.
 const alone = 1 << 30
 
-// packTold encodes an answer in at most the given number of bytes. If it doesn't fit, the clients
-// and rules with the fewest requests are left out.
+// packTold encodes an answer in at most the given number of bytes. If the answer is larger, it leaves out the clients
+// and rules with the fewest requests.
 func (t *Top) packTold(q question, node string, bytes int, box cipher.AEAD) ([]byte, error) {
 	for most := hourRules; ; {
 		out := t.tell(q, node, most)
@@ -107,8 +106,8 @@ func (t *Top) packTold(q question, node string, bytes int, box cipher.AEAD) ([]b
 	}
 }
 
-// tell answers a question from this node's memory, with at most that many clients and rules. It
-// holds the lock for one rule at a time.
+// tell answers a question from this node's memory, with at most most clients and rules. It holds the lock only for one
+// rule at a time.
 func (t *Top) tell(q question, node string, most int) told {
 	t.mu.Lock()
 	t.drainLocked()
@@ -126,7 +125,7 @@ func (t *Top) tell(q question, node string, most int) told {
 	t.mu.Unlock()
 	for _, id := range rules {
 		t.mu.Lock()
-		if r := t.hour.rules[id]; r != nil { // the rule may have been forgotten since
+		if r := t.hour.rules[id]; r != nil { // the rule may have been forgotten in the meantime
 			rule, names := t.hour.tell(r, q, most, max(8, 8*most/len(rules)), t.now)
 			if q.kind != ofClient || len(rule.Rows) > 0 || rule.Kept < rule.Sum.Requests { // the client may be a forgotten key
 				out.Rules = append(out.Rules, rule)
@@ -145,7 +144,7 @@ func (t *Top) tell(q question, node string, most int) told {
 	return out
 }
 
-// distinct returns each client once, with its identity if any of the names has it.
+// distinct returns each client once. If one of the client's names has its identity, it returns that name.
 func distinct(names []toldName) (out []toldName) {
 	for _, n := range names {
 		i := slices.IndexFunc(out, func(o toldName) bool { return o.ID == n.ID })
@@ -159,13 +158,12 @@ func distinct(names []toldName) (out []toldName) {
 	return out[:min(len(out), mostNames)]
 }
 
-// mostNames is how many clients with the same fingerprint are sent. Two would be enough to show
-// that it is ambiguous.
+// mostNames is how many clients that have the same fingerprint are sent. Two would be enough to show that the
+// fingerprint is ambiguous.
 const mostNames = 8
 
-// tell describes a rule. For a question about the rule, that includes its busiest keys. For one
-// about a client, it includes the client's keys and names. It has at most `most` keys and
-// `hashes` hashes of keys.
+// tell describes a rule. If the question is about the rule, that includes its busiest keys. If the question is about a
+// client, it includes the client's keys and names. There are at most `most` keys, and at most `hashes` hashes of keys.
 func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (out toldRule, names []toldName) {
 	out = toldRule{Rule: r.id, Hit: r.hit, Refusal: r.refusal, Sum: h.sumOf(&r.total), Would: h.sumOf(&r.would).Requests}
 	var keys, above []uint32
@@ -196,7 +194,7 @@ func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (o
 			Special: who.special,
 		})
 	}
-	out.Kept = min(out.Kept, out.Sum.Requests) // both were rounded separately
+	out.Kept = min(out.Kept, out.Sum.Requests) // the two may have been rounded differently
 	if q.kind == ofClient {
 		return out, names
 	}
@@ -211,7 +209,7 @@ func (h *hour) tell(r *hourRule, q question, most, hashes int, now time.Time) (o
 	return out, nil
 }
 
-// oldest returns the first slot of the hour that ends with the current slot.
+// oldest returns the first slot of the hour, whose last slot is the current one.
 func (h *hour) oldest() uint32 { return h.slot - HourSlots + 1 }
 
 func (h *hour) sumOf(s *series) (out sum) {
@@ -224,8 +222,8 @@ func (k *row) last(now time.Time) time.Time {
 	return now.Add(-time.Duration(uint32(now.UnixMilli())-k.at) * time.Millisecond)
 }
 
-// usedNow estimates how much of the limit is used now, from the use after the last request: a
-// bucket refills evenly, and a window stays as full as it was until it ends.
+// usedNow estimates how much of the limit is used now, from how much was used after the last request. A bucket refills
+// evenly, and the use of a window doesn't change until the window ends.
 func (h *hour) usedNow(r *hourRule, k *row, now time.Time) uint8 {
 	full, last := time.Unix(int64(k.full), 0), k.last(now)
 	switch rule := h.known[r.id]; {
@@ -237,8 +235,7 @@ func (h *hour) usedNow(r *hourRule, k *row, now time.Time) uint8 {
 	return uint8(math.Round(float64(k.used) * float64(full.Sub(now)) / float64(full.Sub(last))))
 }
 
-// sketched is an estimate of a set of keys, made from their lowest hashes. For a small set it is
-// exact.
+// sketched estimates a set of keys by the lowest hashes of keys in it. For a small set, the estimate is exact.
 type sketched struct {
 	N   int      `json:"n"`
 	Low []uint32 `json:"low,omitempty"`
@@ -249,7 +246,7 @@ func sketchOf(all []uint32, most int) sketched {
 	return sketched{len(all), all[:min(len(all), most, perRule)]}
 }
 
-// classOf returns a class for how much is used. The class is stored in the two low bits of a hash.
+// classOf returns a class for how much of a limit is used. The two low bits of a hash store the class.
 func classOf(used uint8) uint32 {
 	switch {
 	case used >= usedAll:
@@ -260,8 +257,8 @@ func classOf(used uint8) uint32 {
 	return 1
 }
 
-// union estimates, by class, how many keys are in any of the sketches. A key that is in several has
-// its highest class.
+// union estimates, for each class, how many keys are in at least one of the sketches. If a key is in several sketches,
+// its highest class counts.
 func union(all []sketched) (n [4]float64) {
 	classes, bound := map[uint32]uint32{}, uint64(1)<<32
 	for _, s := range all {
@@ -287,7 +284,7 @@ func union(all []sketched) (n [4]float64) {
 	return n
 }
 
-// namesLocked returns the clients in the sketches that have the fingerprint in the question.
+// namesLocked returns the clients in the sketches whose fingerprint is the one in the question.
 func (t *Top) namesLocked(q question) (out []toldName) {
 	if q.kind != ofClient {
 		return nil

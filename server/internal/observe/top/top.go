@@ -1,21 +1,21 @@
 // Package top finds the hot clients: those that send the most requests now, and those that are
 // refused the most.
 //
-// [Top.Observe] records decisions in a small buffer for each core, and [Top.Run] counts them in
-// sketches of bounded size: however many clients there are, and however long their keys, a node
-// keeps a thousand of each kind. Up to about ten thousand decisions a second, all decisions are
-// counted. Above that, one in 2^k is sampled, so that about as many remain.
+// [Top.Observe] records decisions in a small buffer for each core, and [Top.Run] counts them in sketches of bounded
+// size: a node keeps a thousand entries of each kind, however many clients there are, and however long their keys are.
+// Up to about ten thousand decisions a second, all decisions are counted. If there are more, one in 2^k of them is
+// sampled, so that about ten thousand a second are counted.
 //
-// A client is identified by its API key, otherwise by its user, otherwise by its address. Clients
-// are counted over all rules, and also for each rule that decides. A request with an unverified API
-// key counts for its address as well, so that a flood of made-up keys shows up there. People see a
-// client as a keyed hash and a mask.
+// A client is identified by its API key, otherwise by its user, otherwise by its address. Clients are counted over all
+// rules, and also for each rule that decides. A request with an unverified API key counts for its address as well, so
+// that a flood of made-up keys shows up there. People see a fingerprint, which is a part of a keyed hash, and the
+// masked name of a client.
 //
 // For each rule, the package also remembers its busiest keys of the last hour, in slots of ten
 // seconds: see hour. Keys of up to 191 bytes are kept whole, in memory only, so that an operator
 // who has a client's fingerprint can act on the client without its key.
 //
-// Memory, on top of the cap for counters:
+// The package uses this much memory, in addition to the cap for counters:
 //
 //   - buffers of decisions: 536 KiB for each core up to sixteen, rounded up to a power of two,
 //     and one spare buffer;
@@ -43,65 +43,64 @@ import (
 const (
 	// drainEvery is the longest time between two drains of the buffers.
 	drainEvery = 100 * time.Millisecond
-	// fewest and most are about how many decisions are sampled in that time: from 16,000 to 128,000
-	// a second. Each costs about 200 ns, nearly all of it outside the check.
+	// fewest and most are the approximate bounds on how many decisions are sampled between two drains: from 16,000 to
+	// 128,000 a second. Each of them costs about 200 ns, nearly all of that outside the check.
 	fewest, most = 1_600, 12_800
-	// buffered is how many decisions a core's buffer holds, bufferedCharges how many charges to
-	// rules, and bufferedText how many bytes of subjects.
+	// buffered is how many decisions a core's buffer holds. bufferedCharges is how many charges to rules it holds, and
+	// bufferedText how many bytes of subjects.
 	buffered        = 1 << 10
 	bufferedCharges = 4 * buffered
-	// usualCharges is how many rules a decision may have before it counts as several in seen.
+	// usualCharges is the number of rules above which a decision counts as several decisions in seen.
 	usualCharges = 8
 	bufferedText = 128 << 10
-	// rarest is the highest k when one decision in 2^k is sampled.
+	// rarest is the highest k with which one decision in 2^k is sampled.
 	rarest = 16
 )
 
 // Top finds a node's hot clients. Make one with [New]. It is safe for concurrent use.
 type Top struct {
 	options Options
-	// below is the highest Spread of a decision that is sampled. Every check reads it, but it
-	// changes at most ten times a second.
+	// below is the highest Spread that a sampled decision can have. Every check reads it, but it changes at most ten
+	// times a second.
 	below   atomic.Uint64
 	_       [64]byte
 	key     atomic.Pointer[key]
 	buffers []buffer      // their number is a power of two
 	full    chan struct{} // holds a value when a buffer is nearly full
-	// missed is the weight of the decisions that found every buffer in use.
+	// missed is the total weight of the decisions that weren't recorded because all buffers were in use.
 	missed atomic.Uint64
 
 	mu      sync.Mutex // guards the fields below; held while decisions are counted
 	began   time.Time
-	now     time.Time // the time of the nodes' shared clock when decisions were last counted
+	now     time.Time // when decisions were last counted, by the clock that nodes share
 	second  int64     // seconds since began
 	slot    int64     // slots since began
 	spare   written
-	seen    int     // decisions since the last adaptLocked; one with many rules counts as several
+	seen    int     // decisions since the last call of adaptLocked; a decision with many rules counts as several
 	oneIn   float64 // the highest sampling weight of a decision in the window
 	oneInAt int64   // the slot of that decision
-	// clients and pairs have the clients with the most requests, and those with the most refusals.
-	// Pairs has them for each rule that decided.
+	// clients and pairs each have two sketches: one of the clients with the most requests, and one of those with the
+	// most refusals. In pairs, the clients are counted for each rule that decided.
 	clients, pairs [2]sketch
 	hour           hour
 }
 
-// Options of a Top. The zero value is useful.
+// Options are the options of a Top. The zero value is useful.
 type Options struct {
-	// Totals calls tell with how often each rule was used since the node began. It is called every
-	// second, and gives rules their rates and the exact times of their last hit and refusal. If
-	// nil, there are no rates, and these times come from sampled decisions.
+	// Totals calls tell with the number of times that each rule was used since the node was started. Top calls it every
+	// second, to get the rates of rules and the exact times of their last hits and refusals. If nil, there are no
+	// rates, and the times are those of sampled decisions.
 	Totals func(tell func(rule string, t metrics.Total))
-	// Rules returns the rules in force, which the hour needs to read keys. If nil, there are no
-	// rules.
+	// Rules returns the rules in force, without which the subjects of keys can't be read. If nil, there are no rules.
 	Rules func() *weir.RuleSet
-	// Secret returns the secret that the nodes share, or nil while it isn't known. Nodes with the
-	// same secret have the same fingerprints. If nil, a random secret is used.
+	// Secret returns the secret that the nodes share, or nil while the secret isn't known. Nodes with the same secret
+	// have the same fingerprints. If the field is nil, a random secret is used.
 	Secret func() []byte
-	// Now returns the time of the clock that the nodes share. If nil, time.Now is used.
+	// Now returns the time by the clock that nodes share. If nil, it is time.Now.
 	Now func() time.Time
 }
 
-// New makes a Top. It counts decisions while [Top.Run] runs.
+// New makes a Top. Decisions are counted only while [Top.Run] runs.
 func New(o Options) *Top {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -117,8 +116,8 @@ func New(o Options) *Top {
 	return t
 }
 
-// key is the key of the hash that stands for a client. Without it, nobody can find out whether a
-// fingerprint belongs to a guessed API key.
+// key is the key of the hash that stands for a client. Without the key, nobody can find out whether a fingerprint
+// belongs to an API key that they have guessed.
 type key struct {
 	secret string
 	k0, k1 uint64
@@ -128,21 +127,21 @@ func newKey(secret []byte) *key {
 	k := &key{secret: string(secret)}
 	if secret == nil {
 		secret = make([]byte, 16)
-		_, _ = rand.Read(secret) // never fails
+		_, _ = rand.Read(secret) // can't fail
 	}
 	k.k0, k.k1 = siphash.Hash128(0x7765697220746f70, 0x636c69656e747321, secret)
 	return k
 }
 
-// buffer holds decisions until they are counted. There is about one for each core.
+// buffer holds decisions that haven't been counted. There is about one buffer for each core.
 type buffer struct {
-	mu sync.Mutex // held for a moment; checks only TryLock it, so they never wait
+	mu sync.Mutex // held only for a moment; checks only call TryLock, so they never wait
 	written
-	lost float64 // sampling weight of the decisions that didn't fit
+	lost float64 // sampling weight of the decisions that didn't fit into the buffer
 	_    [64]byte
 }
 
-// written holds recorded decisions.
+// written has recorded decisions.
 type written struct {
 	samples []sample
 	charges []charged // the charges of all samples, in the same order
@@ -153,18 +152,18 @@ func newWritten() written {
 	return written{make([]sample, 0, buffered), make([]charged, 0, bufferedCharges), make([]byte, 0, bufferedText)}
 }
 
-// room reports whether a decision with that many limits fits.
+// room reports whether a decision with the given number of limits fits.
 func (w *written) room(limits int) bool {
 	most := min(limits, mostCharges)
 	return len(w.samples) < cap(w.samples) && len(w.charges)+most <= cap(w.charges) && len(w.text)+most*subjectBytes <= cap(w.text)
 }
 
-// filling reports whether the buffer should be drained.
+// filling reports whether the buffer is so full that it should be drained.
 func (w *written) filling() bool {
 	return len(w.samples) >= cap(w.samples)/2 || len(w.charges) >= cap(w.charges)/2 || len(w.text) >= cap(w.text)/2
 }
 
-// clear empties and overwrites the buffer, so that parts of API keys don't stay in memory.
+// clear empties and overwrites the buffer, so that no parts of API keys stay in memory.
 func (w *written) clear() {
 	clear(w.samples)
 	clear(w.charges)
@@ -172,14 +171,14 @@ func (w *written) clear() {
 	w.samples, w.charges, w.text = w.samples[:0], w.charges[:0], w.text[:0]
 }
 
-// Observe records a decision. It is for [weir.Options]. It neither allocates nor blocks.
+// Observe records a decision. It is for [weir.Options]. It makes no allocations, and doesn't block.
 func (t *Top) Observe(o *weir.Observation) {
 	if below := t.below.Load(); o.Spread <= below && !o.Request.Peek {
 		t.write(o, below)
 	}
 }
 
-// write records a decision in the first free buffer. There is one, unless there are more threads
+// write records a decision in the first buffer that isn't in use. All of them are in use only if there are more threads
 // than cores.
 func (t *Top) write(o *weir.Observation, below uint64) {
 	weight := float64(uint64(1) << bits.LeadingZeros64(below))
@@ -202,7 +201,7 @@ func (t *Top) write(o *weir.Observation, below uint64) {
 		if filling {
 			select {
 			case t.full <- struct{}{}:
-			default: // Run is woken already
+			default: // Run has already been woken
 			}
 		}
 		return
@@ -210,7 +209,7 @@ func (t *Top) write(o *weir.Observation, below uint64) {
 	t.missed.Add(uint64(weight))
 }
 
-// rarer halves the share of decisions that are sampled, unless it has changed from below already.
+// rarer halves the share of decisions that are sampled, unless another goroutine has already changed it from below.
 func (t *Top) rarer(below uint64) {
 	if below > math.MaxUint64>>rarest {
 		t.below.CompareAndSwap(below, below>>1)
@@ -239,8 +238,7 @@ func (t *Top) Run(ctx context.Context) error {
 	}
 }
 
-// adaptLocked adapts the share of decisions that are sampled to how many there were since its last
-// call.
+// adaptLocked adapts the share of decisions that are sampled to the number of decisions since the last call.
 func (t *Top) adaptLocked() {
 	below := t.below.Load()
 	switch {
@@ -252,8 +250,8 @@ func (t *Top) adaptLocked() {
 	t.seen = 0
 }
 
-// drainLocked counts the decisions in the buffers. It gives them more weight to make up for
-// decisions that didn't fit.
+// drainLocked counts the decisions in the buffers. It gives them more weight, to make up for the decisions that didn't
+// fit.
 func (t *Top) drainLocked() {
 	t.advanceLocked(time.Since(t.began))
 	for i := range t.buffers {
@@ -285,7 +283,7 @@ func (t *Top) drainLocked() {
 // count counts a sample.
 func (t *Top) count(s *sample, charges []charged, text []byte) {
 	if s.key != t.key.Load() {
-		return // it was recorded just before the secret changed
+		return // the sample was recorded just before the secret changed
 	}
 	for i := range charges {
 		c := &charges[i]
@@ -310,7 +308,7 @@ func (t *Top) count(s *sample, charges []charged, text []byte) {
 	}
 }
 
-// advanceLocked starts the current second and slot.
+// advanceLocked sets the current second and slot.
 func (t *Top) advanceLocked(age time.Duration) {
 	t.now = t.options.Now()
 	t.learnLocked()
@@ -340,14 +338,14 @@ func (t *Top) advanceLocked(age time.Duration) {
 	}
 }
 
-// learnLocked switches to the secret that nodes share as soon as it is known. Every answer calls it
-// first, so that no answer shows fingerprints that become invalid a moment later.
+// learnLocked switches to the secret that nodes share, as soon as it is known. It is called at the beginning of every
+// answer, so that no answer shows fingerprints that become invalid a moment later.
 func (t *Top) learnLocked() {
 	if t.options.Secret == nil {
 		return
 	}
 	if secret := t.options.Secret(); secret != nil && string(secret) != t.key.Load().secret {
-		t.key.Store(newKey(secret)) // the counts are under fingerprints of the old secret
+		t.key.Store(newKey(secret)) // discard the counts, because they belong to fingerprints made with the old secret
 		t.clearSketches()
 	}
 }
@@ -359,7 +357,7 @@ func (t *Top) clearSketches() {
 	}
 }
 
-// Learn switches to the secret that nodes share if it is known. A node calls it when it starts.
+// Learn switches to the secret that nodes share, if it is known. A node calls Learn when it starts.
 func (t *Top) Learn() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

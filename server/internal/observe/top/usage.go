@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Span is the time and the nodes that an answer covers.
+// Span says which time and which nodes an answer covers.
 type Span struct {
 	SlotSeconds float64   `json:"slot_seconds"` // the length of a slot of a history
 	Slots       int       `json:"slots"`
-	From        time.Time `json:"from"` // when the first slot started
-	At          time.Time `json:"at"`   // the time of the answer, in the last slot, which isn't over
+	From        time.Time `json:"from"` // when the first slot began
+	At          time.Time `json:"at"`   // the time of the answer. It is in the last slot, which hasn't ended
 	Asked
-	first uint32 // the number of the first slot
+	first uint32 // number of the first slot
 }
 
-// Past is the number of requests and refusals in each slot, newest last.
+// Past has the numbers of requests and refusals in each slot, the newest last.
 type Past struct {
 	Requests []uint64 `json:"requests"`
 	Refused  []uint64 `json:"refused"`
@@ -31,19 +31,20 @@ func newPast() Past { return Past{make([]uint64, HourSlots), make([]uint64, Hour
 // HourOfRules describes the last hour of every rule.
 type HourOfRules struct {
 	Span
-	Bytes int        `json:"bytes"` // memory that the answering node uses for the hour
+	Bytes int        `json:"bytes"` // how much memory the answering node uses for the hour
 	Rules []HourRule `json:"rules"`
 }
 
 // HourRule describes the last hour of a rule.
 type HourRule struct {
 	Rule string `json:"rule"`
-	// Requests are those to which the rule applied, whether it decided them or not. Refused are those that this rule refused.
+	// Requests counts the requests that the rule applied to, whether or not it decided them. Refused counts those that
+	// this rule refused.
 	sum
-	WouldRefuse uint64     `json:"would_refuse"` // in shadow, or as a candidate
+	WouldRefuse uint64     `json:"would_refuse"` // requests that the rule refused in shadow, or as a candidate
 	LastHit     *time.Time `json:"last_hit"`
 	LastRefusal *time.Time `json:"last_refusal"`
-	Keys        int        `json:"keys"` // how many keys are remembered
+	Keys        int        `json:"keys"` // number of keys that are remembered
 	Above50     int        `json:"above_50"`
 	Above80     int        `json:"above_80"`
 	Above100    int        `json:"above_100"`
@@ -58,28 +59,28 @@ type HourOfRule struct {
 	Clients []HourClient `json:"clients"`
 }
 
-// HourClient is a key of a rule: a client as the rule counts it.
+// HourClient is a key of a rule, that is, a client as the rule counts it.
 type HourClient struct {
 	Shown
 	HourUse
 }
 
-// HourUse is how a client used a rule.
+// HourUse says how a client used a rule.
 type HourUse struct {
 	sum
 	Used    float64 `json:"used"` // share of the limit in use, estimated for now from its last request
 	History Past    `json:"history"`
 }
 
-// HourOfClient is the last hour of a client in the rules that count by it.
+// HourOfClient describes the last hour of a client, in all rules that count it.
 type HourOfClient struct {
 	Span
 	Shown
 	Rules    []HourClientIn `json:"rules"`
-	Coverage float64        `json:"coverage"` // share of these rules' requests that came from remembered keys
+	Coverage float64        `json:"coverage"` // the share of these rules' requests that came from remembered keys
 }
 
-// HourClientIn is the last hour of a client in one rule.
+// HourClientIn describes the last hour of a client in one rule.
 type HourClientIn struct {
 	Rule string `json:"rule"`
 	HourUse
@@ -103,7 +104,7 @@ func (c *Cluster) Rules(ctx context.Context) (HourOfRules, error) {
 	return out, nil
 }
 
-// byRule groups the nodes' answers by rule.
+// byRule groups the answers of all nodes by rule.
 func byRule(all []told) map[string][]*toldRule {
 	parts := map[string][]*toldRule{}
 	for _, t := range all {
@@ -115,7 +116,7 @@ func byRule(all []told) map[string][]*toldRule {
 	return parts
 }
 
-// mergeRule combines the answers of several nodes about a rule.
+// mergeRule merges what several nodes have answered about a rule.
 func mergeRule(id string, parts []*toldRule, sampled bool) HourRule {
 	out := HourRule{Rule: id}
 	kept := uint64(0)
@@ -136,8 +137,8 @@ func mergeRule(id string, parts []*toldRule, sampled bool) HourRule {
 	return out
 }
 
-// coverage returns a share, rounded down so that 1 means all. If decisions were sampled, keys may
-// be missing altogether, so it returns less than 1.
+// coverage returns the share of all requests that came from remembered keys. It is rounded down, so that 1 means all of
+// them. If decisions were sampled, whole keys may be missing, so the result is less than 1.
 func coverage(kept, all uint64, sampled bool) float64 {
 	switch share := math.Floor(min(1, float64(kept)/float64(max(1, all)))*1000) / 1000; {
 	case all == 0:
@@ -149,15 +150,15 @@ func coverage(kept, all uint64, sampled bool) float64 {
 	}
 }
 
-// sampled reports whether any node sampled decisions instead of counting all.
+// sampled reports whether any node has sampled decisions, instead of counting all of them.
 func (s *Span) sampled() bool {
 	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.SampledOneIn > 1 })
 }
 
-// mergedKeys is how many keys of a rule an answer has at most.
+// mergedKeys is the maximum number of keys of a rule in an answer.
 const mergedKeys = 2000
 
-// merged is a key of a rule, or a client in a rule, summed over all nodes.
+// merged is a key of a rule, or a client in a rule. Its numbers are sums over all nodes.
 type merged struct {
 	toldRow
 	pasts [][]byte
@@ -172,7 +173,7 @@ func (m *merged) add(r *toldRow) {
 	m.pasts = append(m.pasts, r.Past)
 }
 
-// mergeRows combines the rows with the same key, and returns the keys with the most requests.
+// mergeRows merges rows that have the same key, and returns the keys with the most requests.
 func mergeRows(parts []*toldRule) []*merged {
 	byID := map[uint64]*merged{}
 	for _, p := range parts {
@@ -209,14 +210,15 @@ func (s *Span) addTo(p *Past, histories ...[]byte) {
 	}
 }
 
-// use returns how a key used a rule.
+// use returns how much a key used a rule.
 func (s *Span) use(m *merged) HourUse {
 	out := HourUse{m.Sum, math.Round(float64(m.Used)/usedAll*1000) / 1000, newPast()}
 	s.addTo(&out.History, m.pasts...)
 	return out
 }
 
-// Rule describes the last hour of one rule, with the keys that have the most requests or refusals.
+// Rule describes the last hour of one rule, with the keys that have the most requests or, if q says so, the most
+// refusals.
 func (c *Cluster) Rule(ctx context.Context, q Query) (HourOfRule, error) {
 	a, err := c.Arrivals(ctx, q.Rule)
 	if err != nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Arrivals are the requests of the last hour to which a rule applied, as far as the rule's keys are
-// remembered.
+// Arrivals are the requests of the last hour that a rule applied to, from keys of the rule that are remembered.
 type Arrivals struct {
 	span  Span
 	rule  HourRule
@@ -19,7 +18,7 @@ type Arrivals struct {
 	pasts [][]byte // the rule's history, as each node sent it
 }
 
-// WhatIf is what another limit would have done to the arrivals at a rule.
+// WhatIf says what another limit would have done with the arrivals of a rule.
 type WhatIf struct {
 	Rule      string `json:"rule"`
 	Limit     string `json:"limit"`
@@ -29,22 +28,22 @@ type WhatIf struct {
 		From time.Time `json:"from"`
 		To   time.Time `json:"to"`
 	} `json:"hour"`
-	Requests    uint64         `json:"requests"`          // requests of the remembered keys
-	WouldRefuse uint64         `json:"would_refuse"`      // refusals if requests were spread evenly over each slot
-	AtMost      uint64         `json:"would_refuse_most"` // refusals if requests came in bursts
+	Requests    uint64         `json:"requests"`          // requests by remembered keys
+	WouldRefuse uint64         `json:"would_refuse"`      // refusals if the requests were spread evenly over each slot
+	AtMost      uint64         `json:"would_refuse_most"` // refusals if the requests came in bursts
 	WasRefused  uint64         `json:"was_refused"`
-	Elsewhere   uint64         `json:"refused_elsewhere"` // requests that other rules refused, so that they took no tokens
+	Elsewhere   uint64         `json:"refused_elsewhere"` // requests that other rules refused, so they took no tokens
 	Keys        int            `json:"keys"`
 	KeysRefused int            `json:"keys_refused"`
-	KeysSpecial int            `json:"keys_special"` // keys with an override, which they keep
+	KeysSpecial int            `json:"keys_special"` // keys with overrides, which stay in force
 	Clients     []WhatIfClient `json:"clients"`
 	Coverage    float64        `json:"coverage"` // the share of the rule's requests that came from remembered keys
-	LeftOut     uint64         `json:"left_out"` // requests of the rule from keys that aren't remembered
+	LeftOut     uint64         `json:"left_out"` // requests that the rule applied to, from keys that aren't remembered
 	Asked
 	Resolution float64 `json:"resolution_seconds"` // the length of the slots over which requests are spread evenly
 }
 
-// WhatIfClient is what another limit would have done to one key.
+// WhatIfClient says what another limit would have done with the requests of one key.
 type WhatIfClient struct {
 	Shown
 	Requests    uint64 `json:"requests"`
@@ -54,10 +53,10 @@ type WhatIfClient struct {
 }
 
 const (
-	// worst is how many keys are listed: those with the most refusals.
+	// worst is how many keys are listed, starting with those that have the most refusals.
 	worst = 100
-	// mostSteps limits a replay to about a second of CPU time. If there are more requests, groups
-	// of successive requests arrive together.
+	// mostSteps limits a replay to about a second of CPU time. If there are more requests, successive requests are
+	// replayed in groups.
 	mostSteps = 5_000_000
 )
 
@@ -77,8 +76,7 @@ func (c *Cluster) Arrivals(ctx context.Context, rule string) (*Arrivals, error) 
 	return out, nil
 }
 
-// Under replays the arrivals under another limit, with a new counter for each key. It stops early
-// when ctx is done.
+// Under replays the arrivals under another limit, with a new counter for each key. If ctx is done, it stops early.
 func (a *Arrivals) Under(ctx context.Context, p *counter.Policy) WhatIf {
 	out := WhatIf{
 		Rule: a.rule.Rule, Limit: p.Limit.String(), Capacity: p.Limit.Burst, Algorithm: p.Limit.Algorithm.String(), Clients: []WhatIfClient{},
@@ -128,7 +126,7 @@ func (a *Arrivals) Under(ctx context.Context, p *counter.Policy) WhatIf {
 	return out
 }
 
-// ticks returns the slots of a key, merged over all nodes, in order of time.
+// ticks returns the slots of a key in order of time. It merges the slots of all nodes.
 func (m *merged) ticks(first uint32) (out []tick) {
 	for _, b := range m.pasts {
 		readPast(b, func(t tick) {
@@ -152,19 +150,19 @@ func (m *merged) ticks(first uint32) (out []tick) {
 	return out[:n]
 }
 
-// replay sends the requests to a counter, and returns how many it refuses. The requests of a slot
-// arrive in as many steps, but most at most, that are evenly spread over the slot. If most is 0,
-// they arrive at once: at the end of a slot after a pause, and at the beginning of any other slot.
-// That leaves the least time to refill between bursts. Requests that another rule refused take no
-// tokens, as in reality.
+// replay sends the requests to a counter, and returns how many of them the counter refuses. If most isn't 0, the
+// requests of a slot arrive one by one, evenly spread over the slot; if there are more than most of them, they arrive
+// in most groups. If most is 0, all requests of a slot arrive at the same time: at the end of a slot that follows a
+// pause, and at the beginning of any other slot. That leaves the least time to refill between bursts. As in reality,
+// requests that another rule refused take no tokens.
 func replay(p *counter.Policy, ticks []tick, most uint64) (refused uint64) {
 	c, length := trial{policy: p}, HourSlot.Microseconds()
 	for i, t := range ticks {
 		asked, begin := t.asked(), int64(t.slot)*length
 		steps := min(asked, max(1, most))
 		for step := range steps {
-			// Compute this step's share as the total up to this step, minus the total up to the
-			// previous one, so that rounding loses no request and no token.
+			// The share of a step is the total up to this step minus the total up to the previous step, so that
+			// rounding loses no requests and no tokens.
 			n := asked*(step+1)/steps - asked*step/steps
 			tokens := t.tokens*(step+1)/steps - t.tokens*step/steps
 			now := begin
@@ -179,15 +177,14 @@ func replay(p *counter.Policy, ticks []tick, most uint64) (refused uint64) {
 	return refused
 }
 
-// trial is a counter of any algorithm. Its time is an argument.
+// trial is a counter of any algorithm. The time is an argument of its methods.
 type trial struct {
 	policy *counter.Policy
 	state  counter.State
 	log    counter.Log
 }
 
-// take takes as many of n requests as fit at the moment, at cost tokens each. It returns how many
-// fit.
+// take admits as many of n requests as fit now, at cost tokens each. It returns how many it admitted.
 func (c *trial) take(now int64, n, cost uint64) (taken uint64) {
 	if taken = n; !c.fits(now, n*cost) {
 		taken = uint64(sort.Search(int(n-1), func(i int) bool { return !c.fits(now, uint64(i+1)*cost) }))
@@ -201,7 +198,7 @@ func (c *trial) take(now int64, n, cost uint64) (taken uint64) {
 	return taken
 }
 
-// bounded limits a cost to what counters accept, which is more than any limit admits.
+// bounded caps a cost at what counters accept, which is more than any limit admits.
 func bounded(tokens uint64) int64 { return int64(min(tokens, 2*counter.MaxTokens)) }
 
 func (c *trial) fits(now int64, tokens uint64) bool {

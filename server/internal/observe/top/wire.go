@@ -15,16 +15,15 @@ import (
 	"time"
 )
 
-// Nodes send each other compressed lines of JSON. The first line is about the node. Each further
-// line begins with a letter for its type.
+// Nodes send each other compressed lines of JSON. The first line describes the node. Each of the other lines begins
+// with a letter for its type.
 //
-// Anybody who can write to Redis can put anything there. So a reader holds one line of bounded
-// length at a time, validates it before it reads the next, and stops at the first invalid line. It
-// keeps no more than the total size that is allowed for all lines.
+// Anybody who can write to Redis can put anything there. So a reader reads one line of bounded length at a time,
+// validates it before it reads the next, and stops at the first invalid line. The total size of all lines is bounded,
+// too.
 const (
 	longestLine = 64 << 10
-	// perLine is the size that short lines count as, because the decoded form of a line takes at
-	// least that much memory.
+	// perLine is the size at which a shorter line is counted, because a decoded line takes at least that much memory.
 	perLine = 320
 )
 
@@ -32,11 +31,11 @@ var (
 	// errBadList means that an answer is invalid.
 	errBadList  = errors.New("makes no sense")
 	errTooLarge = errors.New("it is too large")
-	// errUnwanted stops reading after the first line.
+	// errUnwanted says that the rest of the answer, after the first line, isn't needed.
 	errUnwanted = errors.New("it is old")
 )
 
-// packed returns the answer's lines, compressed, and their uncompressed size.
+// packed returns the lines of the answer in compressed form, and their uncompressed size.
 func (t *told) packed() (b []byte, weight int, err error) {
 	var out bytes.Buffer
 	z, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -45,7 +44,7 @@ func (t *told) packed() (b []byte, weight int, err error) {
 	}
 	line := func(kind string, v any) {
 		text, failed := json.Marshal(v)
-		n, _ := fmt.Fprintf(z, "%s%s\n", kind, text) // writing to memory can't fail
+		n, _ := fmt.Fprintf(z, "%s%s\n", kind, text) // can't fail: z writes to memory
 		weight, err = weight+max(n, perLine), cmp.Or(err, failed)
 	}
 	line("", t)
@@ -56,27 +55,26 @@ func (t *told) packed() (b []byte, weight int, err error) {
 		line("c", &t.Clients.Hot[i])
 	}
 	for i := range t.Pairs.Hot {
-		if c := &t.Pairs.Hot[i]; clean(c.Rule) { // other nodes would reject a line with such a name
+		if c := &t.Pairs.Hot[i]; clean(c.Rule) { // other nodes would reject a line with an unclean name
 			line("p", c)
 		}
 	}
 	for i := range t.Rules {
 		r := &t.Rules[i]
 		if !clean(r.Rule) {
-			continue // other nodes would reject this line, too
+			continue // other nodes would reject this line
 		}
 		line("r", r)
 		for j := range r.Rows {
 			line("k", &r.Rows[j])
 		}
 	}
-	err = cmp.Or(err, z.Close()) // Close writes the rest
+	err = cmp.Or(err, z.Close()) // Close writes the rest of the compressed data
 	return out.Bytes(), weight, err
 }
 
-// unpackTold decodes an answer to a question. It fails with errUnwanted if the answer is too old,
-// or is the one from there, which is already known. It subtracts the sizes of the lines from left,
-// which they mustn't exceed.
+// unpackTold decodes an answer to a question. It returns errUnwanted if the answer is too old, or if its time is there,
+// which means that it is already known. It subtracts the sizes of the lines from left, and fails if they exceed it.
 func unpackTold(b []byte, left *int, q question, now, there time.Time) (t told, err error) {
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
@@ -129,7 +127,7 @@ func (t *told) readHead(text []byte, now, there time.Time) error {
 	return nil
 }
 
-// readLine decodes any other line. Rules has the rules that were decoded so far.
+// readLine decodes a line after the first one. rules has the names of the rules that have been decoded.
 func (t *told) readLine(text []byte, q question, now time.Time, rules map[string]bool) error {
 	if len(text) == 0 {
 		return errors.New("a line is empty")
@@ -157,7 +155,8 @@ func (t *told) readLine(text []byte, q question, now time.Time, rules map[string
 	return fmt.Errorf("a line begins with %q", kind)
 }
 
-// another decodes a line and appends it to a list, unless the list is full.
+// another decodes a line and appends the result to a list. If the list is full, or good returns false, it returns an
+// error.
 func another[T any](to *[]T, most int, text []byte, good func(*T) bool) error {
 	var v T
 	switch {
@@ -170,23 +169,23 @@ func another[T any](to *[]T, most int, text []byte, good func(*T) bool) error {
 	return nil
 }
 
-// The sane methods reject values that no node would send. A single infinite or absurd number would
-// spoil the combined answer.
+// The methods named sane reject values that no node would send. A single infinite or absurd number would spoil the
+// merged answer.
 const (
 	mostRate = 1e12 // per second
 	mostOne  = 1e9  // the highest sampling weight
-	longest  = 1024 // longest name in bytes
+	longest  = 1024 // maximum length of a name, in bytes
 	aCentury = 100 * 365 * 24 * time.Hour
-	// mostSum is the most that a node can count in an hour.
+	// mostSum is the highest number that a node can count in an hour.
 	mostSum = HourSlots * mostCount
 )
 
-// been reports whether a time is zero, or plausible as one in the past, given that clocks differ.
+// been reports whether a time is zero, or is plausible as a time in the past. It allows for differences between clocks.
 func been(at, now time.Time) bool {
 	return at.IsZero() || !at.After(now.Add(oldest)) && now.Sub(at) < aCentury
 }
 
-// clean reports whether a name may be shown.
+// clean reports whether a name is short and printable, so that it may be shown.
 func clean(name string) bool {
 	return len(name) <= longest && strings.IndexFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) < 0
 }
@@ -220,8 +219,7 @@ func (w *toldRow) sane() bool {
 	return w.named.sane() && w.Used <= usedAll && tells(w.Past, &w.Sum)
 }
 
-// tells reports whether an encoded history is well-formed and, unless of is nil, adds up to that
-// sum.
+// tells reports whether an encoded history is well-formed and, if of isn't nil, whether it adds up to that sum.
 func tells(past []byte, of *sum) bool {
 	if len(past) > 32*HourSlots {
 		return false

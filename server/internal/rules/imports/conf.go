@@ -13,25 +13,25 @@ import (
 	"github.com/weirhq/weir/internal/node/watch"
 )
 
-// Limits on a configuration, far above what people write.
+// Limits on a configuration. They are far above what people write.
 const (
 	MaxConf      = 16 << 20 // bytes of all files together
 	maxConfFiles = 1000
-	maxConfDepth = 32 // nesting depth of blocks, and of includes
+	maxConfDepth = 32 // how deeply blocks and includes may be nested
 )
 
-// directive is a directive of nginx. An include is replaced by the directives of the file.
+// directive is a directive in nginx's configuration. An include is replaced by the directives of the included file.
 type directive struct {
 	name  string
 	args  []string
-	block []directive // nil if it has no block
+	block []directive // nil if the directive has no block
 	file  string
 	line  int
 }
 
 func (d *directive) where() string { return fmt.Sprintf("%s:%d", filepath.Base(d.file), d.line) }
 
-// arg is an argument, or "" if there is none.
+// arg returns the i-th argument, or "" if there is none.
 func (d *directive) arg(i int) string {
 	if i < len(d.args) {
 		return d.args[i]
@@ -39,21 +39,22 @@ func (d *directive) arg(i int) string {
 	return ""
 }
 
-// confReader reads a configuration with all the files that it includes.
+// confReader reads a configuration and all files that it includes.
 type confReader struct {
-	root  string // paths of includes are relative to this folder
+	root  string // the folder to which paths of includes are relative
 	stack []string
 	bytes int
 	files int
 	lost  []Note // includes that couldn't be read
 }
 
-// confError describes a problem in a file. It never quotes the file, which may contain secrets.
+// confError returns an error about a problem in a file. The error never quotes the file, because it may contain
+// secrets.
 func confError(file string, line int, text string) error {
 	return fmt.Errorf("%s:%d: %s", file, line, text)
 }
 
-// read parses a file. If text is nil, it reads the file.
+// read parses a file. If text is nil, it reads the text from the file.
 func (r *confReader) read(path string, text []byte, depth int) ([]directive, error) {
 	if text == nil {
 		var err error
@@ -74,13 +75,13 @@ func (r *confReader) read(path string, text []byte, depth int) ([]directive, err
 	defer func() { r.stack = r.stack[:len(r.stack)-1] }()
 	tokens := crossplane.Lex(strings.NewReader(string(text)))
 	defer func() {
-		for range tokens { // read all tokens, so that the lexer's goroutine ends
+		for range tokens { // read all remaining tokens, so that the lexer's goroutine ends
 		}
 	}()
 	return r.block(tokens, path, depth, true)
 }
 
-// block parses directives up to the end of a block or of a file.
+// block parses directives up to the end of a block or of the file.
 func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth int, top bool) (list []directive, err error) {
 	if depth > maxConfDepth {
 		return nil, confError(path, 1, fmt.Sprintf("blocks and includes are nested more than %d deep", maxConfDepth))
@@ -129,8 +130,8 @@ func (r *confReader) block(tokens <-chan crossplane.NgxToken, path string, depth
 	return list, nil
 }
 
-// include parses the files that a directive includes, in the order of their names, as nginx does. It adds a
-// note for each file that can't be read.
+// include parses the files that a directive includes. Like nginx, it does so in the order of their names. For each file
+// that can't be read, it adds a note.
 func (r *confReader) include(d *directive, depth int) (list []directive, err error) {
 	pattern := d.arg(0)
 	if !filepath.IsAbs(pattern) {

@@ -9,13 +9,13 @@ import (
 	"github.com/weirhq/weir/server/internal/edge/envoy"
 )
 
-// windows maps Envoy's units to windows of rules.
+// windows maps Envoy's units to the windows of rules.
 var windows = map[string]string{"second": "second", "minute": "minute", "hour": "hour", "day": "day", "week": "7d", "month": "30d", "year": "365d"}
 
-// unlimited is the highest limit that a rule can have, and more than any client needs.
+// unlimited is the highest limit that a rule can have. It is more than any client needs.
 const unlimited = "9000000000/second"
 
-// Envoy imports configuration files of envoyproxy/ratelimit. The error lists everything that is wrong with them.
+// Envoy imports configuration files of envoyproxy/ratelimit. If they are invalid, the error lists all problems.
 func Envoy(files []envoy.File) (*Result, error) {
 	docs, err := envoy.Documents(files, envoy.Modes{MergeDomains: true})
 	if err != nil {
@@ -40,10 +40,10 @@ type envoyFile struct {
 	name string
 }
 
-// descriptors imports the descriptors below a path. The label is the path without values, which may be clients' keys.
-// shared says that a key above has share_threshold.
+// descriptors imports the descriptors below a path. label is the path without values, which may be clients' keys.
+// shared reports that a descriptor above them has share_threshold.
 func (e *envoyFile) descriptors(list []envoy.Descriptor, path []string, label string, shared bool) {
-	wide := map[string]int{} // how many descriptors of a key are for more than one value
+	wide := map[string]int{} // for each key, how many of its descriptors match more than one value
 	for i := range list {
 		if isWide(&list[i]) {
 			wide[list[i].Key]++
@@ -66,8 +66,8 @@ func (e *envoyFile) descriptors(list []envoy.Descriptor, path []string, label st
 		}
 		e.descriptors(x.Descriptors, here, at, shared)
 		switch {
-		case len(e.ids) > before: // the rules below keep wider rules from applying
-		case wide[x.Key] > 1 || wide[x.Key] == 1 && !isWide(x): // another descriptor would take its requests
+		case len(e.ids) > before: // the imported rules below this path already keep wider rules from applying
+		case wide[x.Key] > 1 || wide[x.Key] == 1 && !isWide(x): // without a rule, a wider descriptor's rule would apply to these requests
 			r := e.add(at, descriptorMatch(here), "algorithm: fixed_window", "limit: "+unlimited)
 			e.note(r, where, false, "unlimited there: this is the most that a rule can have, and keeps wider rules away")
 		case x.Limit != nil:
@@ -76,7 +76,7 @@ func (e *envoyFile) descriptors(list []envoy.Descriptor, path []string, label st
 	}
 }
 
-// isWide reports whether a descriptor is for more than one value.
+// isWide reports whether a descriptor matches more than one value.
 func isWide(x *envoy.Descriptor) bool { return x.Value == "" || strings.Contains(x.Value, "*") }
 
 func descriptorMatch(path []string) string { return "match: {descriptor: " + scalars(path) + "}" }

@@ -1,7 +1,7 @@
-// Package imports converts the limits of other limiters into Weir rules: envoy.go those of envoyproxy/ratelimit, and
-// nginx.go those of nginx's limit_req, whose files conf.go parses.
+// Package imports converts the limits of other limiters to Weir rules. envoy.go converts those of envoyproxy/ratelimit,
+// and nginx.go those of nginx's limit_req, whose files conf.go parses.
 //
-// If a rule differs from the original, that is explained twice: in a comment in the rules, and in a [Note] for the
+// If a rule differs from the original, this is explained twice: in a comment in the rules, and in a [Note] for the
 // operator.
 package imports
 
@@ -22,9 +22,10 @@ import (
 
 // Result is the result of an import.
 type Result struct {
-	// Text is a rule document, or nil if there is no limit.
+	// Text is a rule document, or nil if there are no limits.
 	Text []byte
-	// Notes are what the operator should know before using the rules, roughly in the order of the input.
+	// Notes are remarks that the operator should read before using the rules. They are roughly in the order of the
+	// input.
 	Notes []Note
 	// Rules is how many rules Text has.
 	Rules int
@@ -38,8 +39,8 @@ type Note struct {
 	Rule string `json:"rule,omitempty"`
 	// Text says what differs.
 	Text string `json:"text"`
-	// Differs means that the rule decides differently than the original, or that there is no rule. Other notes are about
-	// details.
+	// Differs means that the rule decides differently from the original, or that there is no rule. Other notes are
+	// about details.
 	Differs bool `json:"differs"`
 }
 
@@ -54,28 +55,28 @@ func (n Note) String() string {
 	return n.Where + ": " + text
 }
 
-// document is a rule document that is being built.
+// document is a rule document in the making.
 type document struct {
 	head  []string // comments at the beginning
 	rules []*entry
 	notes []Note
 	said  map[Note]bool
-	ids   map[string]int // how often each id was requested
+	ids   map[string]int // how often each id was asked for
 }
 
 func newDocument(head ...string) *document {
 	return &document{head: head, said: map[Note]bool{}, ids: map[string]int{}}
 }
 
-// entry is a rule with comments, or only comments if it has no id.
+// entry is a rule with its comments. If it has no id, it is only comments.
 type entry struct {
 	id       string
 	comments []string
-	fields   []string // lines after the id
+	fields   []string // the lines after the id
 }
 
-// matchField returns the condition of a rule as a field, or nothing if there is no condition. ok is false if no rule can
-// have the condition.
+// matchField returns the condition of a rule as a field of the rule. If there is no condition, it returns no field. If
+// no rule can have the condition, ok is false.
 func matchField(m weir.Match) (fields []string, ok bool) {
 	switch {
 	case m.Endpoint != "":
@@ -87,7 +88,7 @@ func matchField(m weir.Match) (fields []string, ok bool) {
 	return fields, err == nil
 }
 
-// byFields returns the fields for what a rule counts by. Requests without it aren't counted by the rule.
+// byFields returns the fields that say what a rule counts by. The rule doesn't count requests that lack it.
 func byFields(by []string) []string {
 	fields := []string{"by: " + scalars(by)}
 	if slices.ContainsFunc(by, func(s string) bool { return s != "ip" }) {
@@ -96,20 +97,21 @@ func byFields(by []string) []string {
 	return fields
 }
 
-// add adds a rule, with an id that is derived from a name.
+// add adds a rule. Its id is derived from a name.
 func (d *document) add(name string, fields ...string) *entry {
 	e := &entry{id: d.id(name), fields: fields}
 	d.rules = append(d.rules, e)
 	return e
 }
 
-// note adds a note about a rule, and a comment with the same text to the rule. Without a rule, the comment stands alone.
+// note adds a note about a rule, and a comment with the same text to the rule. If e is nil, the comment belongs to no
+// rule.
 func (d *document) note(e *entry, where string, differs bool, format string, args ...any) {
 	n := Note{Where: where, Text: fmt.Sprintf(format, args...), Differs: differs}
 	if e != nil {
 		n.Rule = e.id
 	}
-	if d.said[n] { // many equal ones on the same line appear once
+	if d.said[n] { // the same note on the same line is added only once
 		return
 	}
 	d.said[n] = true
@@ -128,7 +130,7 @@ const maxID = 64
 
 var notInID = regexp.MustCompile(`[^a-z0-9_]+`)
 
-// id derives a unique id from a name. It consists of [a-z0-9_-].
+// id derives an id that no other rule has from a name. The id consists of [a-z0-9_-].
 func (d *document) id(name string) string {
 	base := strings.Trim(notInID.ReplaceAllString(strings.ToLower(name), "-"), "-")
 	if base == "" {
@@ -137,7 +139,7 @@ func (d *document) id(name string) string {
 	base = base[:min(len(base), maxID)]
 	id := base
 	for d.ids[id] > 0 {
-		d.ids[base]++ // so that thousands of rules with the same name don't try each other's ids
+		d.ids[base]++ // count up, so that thousands of rules with the same name don't each try all earlier ids
 		end := "-" + strconv.Itoa(d.ids[base])
 		id = base[:min(len(base), maxID-len(end))] + end
 	}
@@ -145,7 +147,7 @@ func (d *document) id(name string) string {
 	return id
 }
 
-// result returns the document as text. It parses the text to make sure that it is valid.
+// result returns the document as text. It parses the text, to make sure that it is valid.
 func (d *document) result() (*Result, error) {
 	var b bytes.Buffer
 	for _, line := range d.head {
@@ -177,7 +179,8 @@ func (d *document) result() (*Result, error) {
 	return r, nil
 }
 
-// writeComment writes a text as a comment, wrapped at 100 columns. No input can break out of the comment.
+// writeComment writes a text as a comment, wrapped at 100 columns. Whatever the text contains, all of it is in the
+// comment.
 func writeComment(b *bytes.Buffer, indent, text string) {
 	line := ""
 	flush := func() {
@@ -195,7 +198,7 @@ func writeComment(b *bytes.Buffer, indent, text string) {
 	flush()
 }
 
-// clip returns a name for messages, shortened if it would fill a line.
+// clip shortens a name for messages if it would fill a line.
 func clip(s string) string { return shown.Clip(shown.Printable(s), 80) }
 
 // scalars formats a list of strings as YAML.
@@ -207,5 +210,5 @@ func scalars(list []string) string {
 	return "[" + strings.Join(out, ", ") + "]"
 }
 
-// errTooLarge is the error for input that is much larger than what people write.
+// errTooLarge says that the input is much larger than what people write.
 var errTooLarge = errors.New("is too large")

@@ -14,7 +14,7 @@ import (
 	"github.com/weirhq/weir"
 )
 
-// zone is a limit_req_zone: what it counts by, and its rate.
+// zone is a limit_req_zone: the key that it counts by, and its rate.
 type zone struct {
 	key   string
 	limit weir.Limit
@@ -26,18 +26,18 @@ type limitReq struct {
 	zone    string
 	burst   int64
 	nodelay bool
-	delay   int64 // how many requests of the burst aren't delayed; -1 without delay=
+	delay   int64 // how many requests of the burst aren't delayed; -1 if there is no delay=
 }
 
-// scope has the limits of a block, its own or inherited ones.
+// scope has the limits of a block, which are the block's own or inherited.
 type scope struct {
 	limits []limitReq
 	dryRun bool
 }
 
-// place is a part of a server, whose limits may differ from those of other parts.
+// place is a location, or the rest of a server. Places may have different limits.
 type place struct {
-	modifier, path string // of its location; for the whole server, the path is ""
+	modifier, path string // modifier and path of the location; for the rest of the server, the path is ""
 	scope
 	at *directive
 }
@@ -46,20 +46,20 @@ type place struct {
 type nginxConf struct {
 	*document
 	zones   map[string]zone
-	vars    map[string]*directive // map and geo directives, by the variable that they set
-	used    map[string]int        // number of rules for each zone
+	vars    map[string]*directive // map and geo directives, by the variable that each sets
+	used    map[string]int        // number of rules that use each zone
 	seen    int                   // number of servers and locations
-	limited bool                  // a rule has a limit from nginx
+	limited bool                  // whether any rule has a limit from nginx
 }
 
-// Limits on how many items are compared with each other, far more than people write.
+// Limits on how many items are compared with each other. They are far above what people write.
 const (
 	maxPlaces = 2000 // servers and locations
 	maxLimits = 16   // limits in one server or location
 )
 
-// Nginx imports the limit_req directives of a configuration, including the files that it includes. If text is nil, it reads
-// the file.
+// Nginx imports the limit_req directives of a configuration, including those in files that it includes. If text is nil,
+// Nginx reads the text from the file.
 func Nginx(path string, text []byte) (*Result, error) {
 	r := &confReader{root: filepath.Dir(path)}
 	conf, err := r.read(path, text, 0)
@@ -83,13 +83,13 @@ func Nginx(path string, text []byte) (*Result, error) {
 	if c.http(http); c.seen > maxPlaces {
 		return nil, fmt.Errorf("%s: %w: at most %d servers and locations are imported", path, errTooLarge, maxPlaces)
 	}
-	if !c.limited { // the rules only keep wider ones from applying, and there are none
+	if !c.limited { // all rules only keep wider rules from applying, but there are no wider rules
 		return &Result{Notes: c.notes}, nil
 	}
 	return c.result()
 }
 
-// declarations records zones and variables, since they may be declared after they are used.
+// declarations records zones and variables in advance, because they may be declared after they are used.
 func (c *nginxConf) declarations(block []directive) {
 	for i := range block {
 		d := &block[i]
@@ -125,7 +125,7 @@ func parseZone(d *directive) (name string, z zone, ok bool) {
 	return name, z, name != "" && z.limit.Count > 0
 }
 
-// inherit returns the scope of a block: what the outer block has, and what the block itself changes.
+// inherit returns the scope of a block: the scope of the outer block, with the changes that the block itself makes.
 func (c *nginxConf) inherit(outer scope, block []directive) scope {
 	s := scope{dryRun: outer.dryRun}
 	for i := range block {
@@ -170,7 +170,7 @@ func parseLimitReq(d *directive) (l limitReq, ok bool) {
 	return l, ok && l.zone != ""
 }
 
-// http adds the rules of all servers.
+// http adds the rules of all servers in an http block.
 func (c *nginxConf) http(block []directive) {
 	outer := c.inherit(scope{}, block)
 	var servers []*directive
@@ -195,7 +195,7 @@ func (c *nginxConf) http(block []directive) {
 		places := c.places(c.inherit(outer, s.block), s.block, s)
 		same := func(a, b place) bool { return a.modifier == b.modifier && a.path == b.path && !a.differs(b) }
 		if slices.ContainsFunc(all, func(o done) bool { return slices.EqualFunc(o.places, places, same) }) {
-			continue // it shares the rules of an equal server
+			continue // an equal server has added these rules
 		}
 		layer := "nginx"
 		if len(servers) > 1 {
@@ -203,7 +203,7 @@ func (c *nginxConf) http(block []directive) {
 		}
 		all = append(all, done{s, places, c.server(layer, places)})
 	}
-	if len(all) > 1 { // if servers differ
+	if len(all) > 1 { // if servers have different rules
 		for _, d := range all {
 			for _, r := range d.rules {
 				c.note(r, d.at.where(), true, "nginx has this for one of %d servers: no rule is for a host, so it is for all of them", len(servers))
@@ -220,14 +220,15 @@ func (c *nginxConf) http(block []directive) {
 	}
 }
 
-// places returns the parts of a server: its locations in the order in which nginx prefers them, and then the rest.
+// places returns the parts of a server: first its locations, in the order in which nginx prefers them, and then the
+// rest of the server.
 func (c *nginxConf) places(s scope, block []directive, at *directive) []place {
 	list := c.locations(s, block)
 	rank := func(p place) int {
 		return slices.Index([]string{"=", "^~", "~", ""}, strings.TrimSuffix(p.modifier, "*"))
 	}
 	slices.SortStableFunc(list, func(a, b place) int {
-		if r := cmp.Compare(rank(a), rank(b)); r != 0 || rank(a) == 2 { // regular expressions keep their order
+		if r := cmp.Compare(rank(a), rank(b)); r != 0 || rank(a) == 2 { // regular expressions stay in the order of the file
 			return r
 		}
 		return cmp.Compare(len(b.path), len(a.path))
@@ -262,7 +263,7 @@ func (c *nginxConf) locations(outer scope, block []directive) (list []place) {
 		modifier, path := "", d.arg(0)
 		if len(d.args) > 1 {
 			modifier, path = d.args[0], d.args[1]
-		} else if rest := strings.TrimLeft(path, "=^~*"); strings.HasPrefix(rest, "/") && rest != path { // location =/x
+		} else if rest := strings.TrimLeft(path, "=^~*"); strings.HasPrefix(rest, "/") && rest != path { // for example location =/x
 			modifier, path = path[:len(path)-len(rest)], rest
 		}
 		if !strings.HasPrefix(path, "@") && slices.Contains([]string{"", "=", "^~", "~", "~*"}, modifier) {
@@ -273,8 +274,8 @@ func (c *nginxConf) locations(outer scope, block []directive) (list []place) {
 	return list
 }
 
-// server adds the rules of a server. For each request, nginx uses one place, so the rules are alternatives in the same
-// layer. If places have several limits, there are several layers.
+// server adds the rules of a server. nginx uses one place for each request, so the rules of all places are alternatives
+// in the same layer. If places have several limits, there are several layers.
 func (c *nginxConf) server(layer string, places []place) (rules []*entry) {
 	places = needed(places)
 	slots := 0
@@ -308,8 +309,8 @@ func (c *nginxConf) server(layer string, places []place) (rules []*entry) {
 	return rules
 }
 
-// needed leaves out locations with the same limits as the rest of the server, unless another location would then match
-// their requests.
+// needed leaves out locations that have the same limits as the rest of the server. It keeps such a location if another
+// location would otherwise match the location's requests.
 func needed(places []place) (list []place) {
 	rest := places[len(places)-1]
 	for i, p := range places {
@@ -324,12 +325,12 @@ func (p place) differs(o place) bool {
 	return p.dryRun != o.dryRun || !slices.Equal(p.limits, o.limits)
 }
 
-// around reports whether requests that match the place o may match p, too.
+// around reports whether a request that place o matches may also match p.
 func (p place) around(o place) bool {
 	return p.path == "" || strings.HasPrefix(p.modifier, "~") || strings.HasPrefix(o.modifier, "~") || p.modifier != "=" && strings.HasPrefix(o.path, p.path)
 }
 
-// together adds one rule for places with the same limits, so that they share their counters.
+// together adds one rule for places that have the same limits, so that the places share counters.
 func (c *nginxConf) together(places []place) (rules []*entry) {
 	match := matchOf(places[0], false)
 	if len(places) > 1 {
@@ -352,7 +353,7 @@ func (c *nginxConf) together(places []place) (rules []*entry) {
 
 var safePath = regexp.MustCompile(`^/[A-Za-z0-9._~/-]*$`)
 
-// endpointOf returns a pattern that matches the same paths as a location, or "" if there is none.
+// endpointOf returns an endpoint that matches the same paths as a location, or "" if there is no such endpoint.
 func endpointOf(p place) string {
 	switch {
 	case !safePath.MatchString(p.path) || strings.Contains(p.path, "//"):
@@ -378,8 +379,9 @@ func expression(p place) string {
 	return "^" + regexp.QuoteMeta(p.path)
 }
 
-// matchOf returns the condition for a place. In a layer, endpoints take precedence over regular expressions, whose order is
-// that of the file. So if the places are mixed, all of them use regular expressions.
+// matchOf returns the condition for a place. In a layer, endpoints take precedence over regular expressions, which are
+// tried in the order of the file. So if a server has locations of both kinds, which mixed says, all of them become
+// regular expressions.
 func matchOf(p place, mixed bool) weir.Match {
 	switch e := endpointOf(p); {
 	case p.path == "" || p.path == "/" && p.modifier != "=" && !strings.HasPrefix(p.modifier, "~"):
@@ -390,7 +392,7 @@ func matchOf(p place, mixed bool) weir.Match {
 	return weir.Match{EndpointRegex: expression(p)}
 }
 
-// rule adds the rule for one of the limits of a place. If there is no such limit, the rule only keeps wider rules from
+// rule adds the rule for one limit of a place. If the place has fewer limits, the rule only keeps wider rules from
 // applying.
 func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *entry {
 	where := "nginx"
@@ -425,7 +427,7 @@ func (c *nginxConf) rule(p place, slot int, match weir.Match, layer string) *ent
 	fields = append(fields, byFields(by)...)
 	if l.burst > 0 && !l.nodelay && l.delay < 0 {
 		second := int64(z.limit.Window / time.Second)
-		longest := (l.burst*second + z.limit.Count - 1) / z.limit.Count // how long the last request of a burst waits, rounded up
+		longest := (l.burst*second + z.limit.Count - 1) / z.limit.Count // how many seconds the last request of a burst waits, rounded up
 		fields = append(fields, "algorithm: leaky_bucket", "mode: queue", fmt.Sprintf("max_delay: %ds", longest))
 	}
 	fields = append(fields, "limit: "+z.limit.String(), fmt.Sprintf("burst: %d", l.burst+1))

@@ -10,10 +10,10 @@ import (
 
 var variable = regexp.MustCompile(`\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))`)
 
-// maxVariables is how many variables a zone's key may have.
+// maxVariables is the maximum number of variables in a zone's key.
 const maxVariables = 16
 
-// variables maps nginx's variables to what rules call them, and says what differs.
+// variables maps nginx's variables to the names that rules use for them. differs says how the two differ.
 var variables = map[string]struct{ by, differs string }{
 	"binary_remote_addr":  {by: "ip"},
 	"remote_addr":         {by: "ip"},
@@ -31,7 +31,7 @@ var variables = map[string]struct{ by, differs string }{
 
 const wholePath = "the URI is the whole path in nginx, and its first 8 segments, without the query, in the rule"
 
-// key converts the key of a zone to the dimensions that a rule counts by. If it can't, wrong says why.
+// key converts the key of a zone to the dimensions that a rule counts by. If that is impossible, wrong says why.
 func (c *nginxConf) key(key string) (by []string, notes []Note, wrong string) {
 	by = []string{}
 	names := variable.FindAllStringSubmatch(key, maxVariables+1)
@@ -73,8 +73,8 @@ func (c *nginxConf) variable(name string) (by []string, notes []Note, wrong stri
 	return nil, nil, fmt.Sprintf("counts by $%s, which no rule can", clip(name))
 }
 
-// mapped converts a variable that a map or geo sets: to the only value that isn't empty, if there is just one. Requests
-// with an empty key aren't counted, which is how people exempt their own networks.
+// mapped converts a variable that a map or geo sets. If only one of its values isn't empty, it converts that value.
+// Requests with an empty key aren't counted; this is how people exempt their own networks.
 func (c *nginxConf) mapped(d *directive) (by []string, notes []Note, wrong string) {
 	name := d.args[len(d.args)-1]
 	value, several := "", false
@@ -93,7 +93,7 @@ func (c *nginxConf) mapped(d *directive) (by []string, notes []Note, wrong strin
 	if d.name == "geo" || !variable.MatchString(value) || strings.Contains(value, name) {
 		return nil, nil, fmt.Sprintf("counts by %s, which a %s sets: no rule can", clip(name), d.name)
 	}
-	// Follow only one step, which is enough in practice and can't loop.
+	// Follow only one step. That is enough in practice, and can't loop.
 	flat := &nginxConf{vars: map[string]*directive{}}
 	if by, notes, wrong = flat.key(value); wrong != "" {
 		return nil, nil, wrong
@@ -109,7 +109,7 @@ func (c *nginxConf) mapped(d *directive) (by []string, notes []Note, wrong strin
 
 var network = regexp.MustCompile(`^[0-9a-fA-F.:]+(/[0-9]+)?$`)
 
-// exempt returns the networks of a geo for which a map is empty.
+// exempt returns the networks of a geo for which a map yields an empty value.
 func exempt(m, geo *directive) (nets []string) {
 	empty := map[string]bool{}
 	for _, e := range m.block {

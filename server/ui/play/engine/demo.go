@@ -10,25 +10,27 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// demo is a demonstration: arrivals that show an effect for any numbers, and a text about what was seen.
+// demo is a demonstration. It has arrivals that show an effect, whatever the numbers are, and texts about it.
 type demo struct {
 	Demo
 	arrive func(e *Engine, window int64)
-	// watch returns the text while the demonstration runs, and seen the text afterwards.
+	// watch returns the text that is shown while the demonstration runs, and seen returns the text that is shown
+	// afterwards.
 	watch, seen func(e *Engine, n Numbers) string
 }
 
-// Demo describes a demonstration: the text of its button, the lane that it is about, and the time to watch.
+// Demo describes a demonstration: the text on its button, the lane that it is about, and the time to watch.
 type Demo struct {
 	ID    string `json:"id"`
 	Title string `json:"title"`
 	Lane  string `json:"lane"`
-	// From and Until are when to watch. They are numbers of windows in [Demos], and µs in what [Engine.Show] returns.
+	// From and Until are the beginning and the end of the time to watch. In the results of [Demos] they are numbers of
+	// windows, and in the results of [Engine.Show] they are in µs.
 	From  float64 `json:"from"`
 	Until float64 `json:"until"`
 }
 
-// Demos returns the demonstrations in the order of their buttons.
+// Demos returns all demonstrations, in the order of their buttons.
 func Demos() []Demo {
 	var out []Demo
 	for _, d := range demos {
@@ -50,7 +52,7 @@ func (e *Engine) Show(id string) (Demo, error) {
 	d := *demos[i]
 	window := e.numbers.Window * 1000
 	if d.arrive(e, window); d.ID == "queue" {
-		d.Until *= float64(e.capacity()) / float64(e.numbers.Limit) // the time that the bucket takes to empty
+		d.Until *= float64(e.capacity()) / float64(e.numbers.Limit) // in proportion to the time that a full bucket takes to drain
 	}
 	d.From *= float64(window)
 	d.Until *= float64(window)
@@ -83,7 +85,7 @@ var demos = []*demo{
 		arrive: func(e *Engine, window int64) {
 			n := int(e.numbers.Limit)
 			e.burst(window*6/10, n, window/25)
-			for i := range n + 1 { // twice as many as the limit allows
+			for i := range n + 1 { // twice as many as the limit admits
 				e.add(arrival{at: window + window*int64(i)/int64(2*n)})
 			}
 		},
@@ -137,16 +139,17 @@ var demos = []*demo{
 	},
 }
 
-// laneOf returns the lane of an algorithm.
+// laneOf returns the lane that belongs to an algorithm.
 func (e *Engine) laneOf(a counter.Algorithm) *lane { return e.lanes[slices.Index(algorithms, a)] }
 
-// of returns what an algorithm did with the requests.
+// of returns how many requests an algorithm has admitted, refused and delayed so far.
 func (e *Engine) of(a counter.Algorithm) Counts { return e.laneOf(a).now(e.at) }
 
 // capacity returns how many requests a bucket holds.
 func (e *Engine) capacity() int64 { return e.laneOf(weir.TokenBucket).policy.Limit.Max() }
 
-// split returns how many of the first requests an algorithm admitted, and how many of all the later ones.
+// split looks at what an algorithm admitted. of is how many of the first requests it admitted, and after is how many of
+// the later ones. all is the number of all requests.
 func (e *Engine) split(a counter.Algorithm, first int) (of, after, all int) {
 	l := e.laneOf(a)
 	for i := 0; i < len(l.marks); i += 3 {

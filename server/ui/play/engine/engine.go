@@ -1,8 +1,9 @@
-// Package engine is the playground without its page: arrivals on a virtual clock, the decisions of [weir.Limiter], and the
-// data to draw. The page shows what every algorithm, or the user's own rules, do with the same arrivals.
+// Package engine is the playground without its page. It has arrivals on a virtual clock, the decisions of
+// [weir.Limiter], and the data to draw. The page shows what every algorithm, or the user's own rules, do with the same
+// arrivals.
 //
-// The engine doesn't compute limits itself: levels, weights and entries come from the states of the core's counters. It is
-// deterministic: to go back in time, it replays the arrivals.
+// The engine doesn't compute limits itself: levels, weights and entries come from the states of the core's counters.
+// The engine is deterministic: to go back in time, it replays the arrivals.
 //
 // Times are whole microseconds since the beginning, which is aligned to every window.
 package engine
@@ -21,10 +22,10 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// Limits on what a page can request, so that it stays responsive.
+// Limits on what a page can ask for, so that the page stays responsive.
 const (
 	MaxArrivals = 5000
-	maxCharges  = 6 * MaxArrivals // charges of all arrivals, since going back decides them again
+	maxCharges  = 6 * MaxArrivals // charges of all arrivals; bounded because going back decides all of them again
 	MaxText     = 64 << 10        // bytes of rules
 	maxComing   = 200             // how many future arrivals are shown
 	maxLimit    = 1000
@@ -33,20 +34,20 @@ const (
 	storeCap    = 8 << 20
 )
 
-// Numbers are the numbers for all algorithms that are compared.
+// Numbers are the numbers that all compared algorithms use.
 type Numbers struct {
 	Limit int64 `json:"limit"`
 	// Window and MaxDelay are in milliseconds.
 	Window int64 `json:"window"`
-	// Burst is the burst of the buckets, and the length of the queue. 0 means Limit.
+	// Burst is the burst of the buckets, and the length of the queue. 0 means the same as Limit.
 	Burst int64 `json:"burst"`
-	// MaxDelay is the longest delay in the queue. 0 means as long as a full queue takes.
+	// MaxDelay is the longest delay in the queue. 0 means the time that a full queue takes.
 	MaxDelay int64 `json:"max_delay"`
 }
 
 func (n Numbers) window() time.Duration { return time.Duration(n.Window) * time.Millisecond }
 
-// Engine is a playground. Make one with [New]. It is not safe for concurrent use.
+// Engine runs a playground. Make one with [New]. It isn't safe for concurrent use.
 type Engine struct {
 	numbers Numbers
 	own     *weir.RuleSet // the user's own rules; nil while algorithms are compared
@@ -54,30 +55,30 @@ type Engine struct {
 	applied int           // how many counters a request is charged to
 	policy  []*counter.Policy
 
-	begin   int64 // the start, in µs since 1970
+	begin   int64 // when the engine's time begins, in µs since 1970
 	at      int64
 	store   *mirror
 	limiter *weir.Limiter
 	lanes   []*lane
-	whole   *trace // the results of requests under the user's own rules
+	whole   *trace // the results of requests under all of the user's rules
 	answer  string // the response to the last request
 
-	schedule []arrival // in order of time; those before index next are decided
+	schedule []arrival // all arrivals, in order of time; those before the index next have been decided
 	next     int
 	charges  int // charges of all arrivals
 	patterns []*pattern
 	full     bool
 	demo     *demo
-	seen     string // the text of a demonstration that is over
+	seen     string // text of the demonstration that has ended
 
-	fresh bool // the next frame must repeat everything
-	sent  int  // how many arrivals were in earlier frames
+	fresh bool // the next frame must contain everything again
+	sent  int  // how many arrivals earlier frames contained
 }
 
 // arrival is a request at a certain time.
 type arrival struct {
 	at      int64
-	pattern *pattern // the pattern that made it, or nil
+	pattern *pattern // the pattern that has made the arrival, or nil
 	request *weir.Request
 	charges int // how many counters the request is charged to
 }
@@ -88,12 +89,12 @@ func New(n Numbers) (*Engine, error) {
 	return e, e.Compare(n)
 }
 
-// algorithms in the order in which they are shown.
+// algorithms lists the algorithms in the order in which they are shown.
 var algorithms = []counter.Algorithm{
 	weir.TokenBucket, weir.LeakyBucket, weir.LeakyQueue, weir.FixedWindow, weir.SlidingCounter, weir.SlidingLog,
 }
 
-// Compare shows the algorithms with these numbers. It keeps the arrivals, and decides them again.
+// Compare shows all algorithms with the given numbers. It keeps the arrivals, and decides them again.
 func (e *Engine) Compare(n Numbers) error {
 	switch {
 	case n.Limit < 1 || n.Limit > maxLimit:
@@ -131,7 +132,7 @@ func (e *Engine) Compare(n Numbers) error {
 	return nil
 }
 
-// aligned returns the first time in 2026 at which a window of this length begins, in µs since 1970.
+// aligned returns, in µs since 1970, the first time in 2026 at which a window of the given length begins.
 func aligned(window time.Duration) int64 {
 	w := window.Microseconds()
 	year := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
@@ -144,7 +145,7 @@ func (e *Engine) Clear() {
 	e.replay(0)
 }
 
-// replay starts again, and decides the arrivals up to a time.
+// replay starts over, and decides all arrivals up to a time.
 func (e *Engine) replay(to int64) {
 	e.at, e.next, e.fresh, e.seen = 0, 0, true, ""
 	now := func() time.Time { return time.UnixMicro(e.begin + e.at) }
@@ -161,7 +162,7 @@ func (e *Engine) replay(to int64) {
 	e.run(to)
 }
 
-// run decides the arrivals up to a time, which must not be in the past.
+// run decides all arrivals up to a time, which must not be in the past.
 func (e *Engine) run(to int64) {
 	if d := e.demo; d != nil && e.at < int64(d.Until) && to >= int64(d.Until) {
 		e.pass(int64(d.Until))
@@ -181,12 +182,12 @@ func (e *Engine) pass(to int64) {
 	e.at = to
 }
 
-// decide decides an arrival: by each algorithm separately, or by the user's rules together.
+// decide decides an arrival: once for each algorithm, or once by the user's rules.
 func (e *Engine) decide(a *arrival) {
 	ctx := context.Background()
 	if e.own != nil {
 		req := *a.request
-		d, _ := e.limiter.Check(ctx, &req) // a memstore can't fail
+		d, _ := e.limiter.Check(ctx, &req) // can't fail: the store is a memstore
 		e.whole.mark(e.at, e.next, verdictOf(d.Allowed, true, d.Delay), d.Delay)
 		e.answer = answer(&d)
 		return
@@ -213,7 +214,7 @@ func (e *Engine) Send(count int, over int64) error {
 	return nil
 }
 
-// errFull returns the error that says why no more arrivals can be added.
+// errFull returns an error that says why no more arrivals can be added.
 func (e *Engine) errFull() error {
 	if len(e.schedule) >= MaxArrivals {
 		return fmt.Errorf("%d requests are the most that the playground keeps: reset it to send more", MaxArrivals)
@@ -221,7 +222,7 @@ func (e *Engine) errFull() error {
 	return fmt.Errorf("%d limits apply to this request, and %d requests are the most that the playground keeps then: reset it, or paste fewer rules", e.applied, len(e.schedule))
 }
 
-// burst adds arrivals from a time on, evenly spread over some microseconds.
+// burst adds arrivals that begin at a time, and are evenly spread over some microseconds.
 func (e *Engine) burst(at int64, count int, over int64) {
 	for i := range count {
 		e.add(arrival{at: at + over*int64(i)/int64(count)})
@@ -229,7 +230,7 @@ func (e *Engine) burst(at int64, count int, over int64) {
 	e.order()
 }
 
-// add appends an arrival if there is room. Call order afterwards to sort it in.
+// add appends an arrival if there aren't too many. Call order afterward to sort the arrivals.
 func (e *Engine) add(a arrival) {
 	if a.charges = e.applied; len(e.schedule) >= MaxArrivals || e.charges+a.charges > maxCharges {
 		e.full = true
@@ -243,12 +244,13 @@ func (e *Engine) add(a arrival) {
 	e.schedule = append(e.schedule, a)
 }
 
-// order sorts the arrivals that aren't decided yet. Those at the same time stay in the order in which they were added.
+// order sorts the arrivals that haven't been decided. Arrivals at the same time stay in the order in which they were
+// added.
 func (e *Engine) order() {
 	slices.SortStableFunc(e.schedule[e.next:], func(a, b arrival) int { return cmp.Compare(a.at, b.at) })
 }
 
-// Advance goes to a time, forwards or backwards, and returns what to draw in addition to the earlier frames.
+// Advance goes forward or back to a time. It returns what to draw in addition to earlier frames.
 func (e *Engine) Advance(to int64) Frame {
 	to = min(max(to, 0), maxAt)
 	if to < e.at {
@@ -259,7 +261,7 @@ func (e *Engine) Advance(to int64) Frame {
 	return e.frame()
 }
 
-// Step goes to the next arrival or, if there is none, to the next time at which a level changes its course.
+// Step goes to the next arrival. If there is none, it goes to the next time at which a value changes its course.
 func (e *Engine) Step() Frame {
 	to := e.at + e.ahead()
 	e.fill(to)
@@ -287,8 +289,8 @@ func (e *Engine) Back() Frame {
 // ahead returns how far into the future arrivals are shown.
 func (e *Engine) ahead() int64 { return 2 * e.scale() }
 
-// scale returns the window that determines the scale of time, in µs. For the user's own rules, it is the shortest window
-// that applies, within limits.
+// scale returns the length of the window that determines the time scale, in µs. With the user's own rules, it is the
+// shortest window that applies, but neither too short nor too long.
 func (e *Engine) scale() int64 {
 	if e.own == nil {
 		return e.numbers.Window * 1000

@@ -8,21 +8,22 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// Frame is what to draw next. It has only new arrivals, marks and points; a fresh frame repeats all of them.
+// Frame is what to draw next. It contains only marks, points and arrivals that earlier frames didn't contain. A fresh
+// frame contains all of them again.
 type Frame struct {
 	At    float64 `json:"at"`
 	Fresh bool    `json:"fresh"`
-	// Arrivals are the times of requests that have been decided, and Coming those of future requests.
+	// Arrivals are the times of requests that have been decided. Coming are the times of future requests.
 	Arrivals []float64   `json:"arrivals"`
 	Coming   []float64   `json:"coming"`
 	Lanes    []LaneFrame `json:"lanes"`
-	// Whole has the results of requests under all of the user's rules together: marks, counts, and in Text the response to
-	// the last request.
+	// Whole has the results of requests under all of the user's rules together: the marks, the counts, and, in Text,
+	// the response to the last request.
 	Whole LaneFrame `json:"whole"`
-	// Text explains what a demonstration shows. Done says that the demonstration is over.
+	// Text explains what a demonstration shows. Done reports that the demonstration has ended.
 	Text string `json:"text"`
 	Done bool   `json:"done"`
-	// Full says why no more arrivals can be added, or is "".
+	// Full says why no more arrivals can be added. It is "" if more can be added.
 	Full string `json:"full"`
 }
 
@@ -33,40 +34,40 @@ type LaneFrame struct {
 	// changes in a straight line until the next point; and the part of the value that comes from the previous window.
 	Marks  []float64 `json:"marks"`
 	Points []float64 `json:"points"`
-	// Value and Base are the value and that part of it at this time.
+	// Value is the value at the time of the frame, and Base is the part of it that comes from the previous window.
 	Value float64 `json:"value"`
 	Base  float64 `json:"base"`
-	// Text describes the value and what it consists of.
+	// Text describes the value and its parts.
 	Text string `json:"text"`
-	// From is the beginning of the time in which requests count: for a window its beginning, for a log a window's length
-	// ago, for a bucket now.
+	// From is the time from which on requests count: the beginning of a window; for a log, one window's length before
+	// the frame's time; for a bucket, the frame's time.
 	From float64 `json:"from"`
 	Counts
 }
 
-// Counts counts requests by result. Delayed requests are also counted as admitted.
+// Counts has the numbers of requests by result. Delayed requests are also included in the admitted ones.
 type Counts struct {
 	Sent     int `json:"sent"`
 	Admitted int `json:"admitted"`
 	Refused  int `json:"refused"`
 	Delayed  int `json:"delayed"`
-	// Peak is the largest number of requests that passed within one window's length. Waiting is how many requests are
-	// admitted but still delayed.
+	// Peak is the largest number of requests that passed within one window's length. Waiting is the number of requests
+	// that are admitted but still delayed.
 	Peak    int `json:"peak"`
 	Waiting int `json:"waiting"`
 }
 
-// Lane describes a lane: the drawing of one counter.
+// Lane describes a lane, which is the drawing of one counter.
 type Lane struct {
 	ID        string `json:"id"`
 	Algorithm string `json:"algorithm"`
 	Limit     string `json:"limit"`
-	// Rule is the user's rule that the lane belongs to, or "".
+	// Rule is the user's rule that the lane belongs to. It is "" if algorithms are compared.
 	Rule   string  `json:"rule"`
 	Shadow bool    `json:"shadow"`
 	Max    float64 `json:"max"`
 	Window float64 `json:"window"`
-	// Offset is when a window begins, or -1 for windows without fixed edges.
+	// Offset is when the first window begins. It is -1 if windows have no fixed edges.
 	Offset float64 `json:"offset"`
 }
 
@@ -94,7 +95,7 @@ func (e *Engine) Lanes() []Lane {
 	return out
 }
 
-// Span returns how much time a page should show, in µs.
+// Span returns how much time the page should show, in µs.
 func (e *Engine) Span() float64 { return 2.5 * float64(e.scale()) }
 
 func (e *Engine) frame() Frame {
@@ -140,7 +141,7 @@ func (e *Engine) laneFrame(l *lane) LaneFrame {
 	return f
 }
 
-// unseen returns the marks that weren't in earlier frames.
+// unseen returns the marks that earlier frames didn't contain.
 func (t *trace) unseen(fresh bool) []float64 {
 	if fresh {
 		t.shown = 0
@@ -161,7 +162,7 @@ func (t *trace) now(at int64) Counts {
 	return c
 }
 
-// text describes the state of a counter, and returns from when on requests count in it.
+// text describes the state of a counter. from is the time from which on requests count.
 func (l *lane) text(now int64) (text string, from int64) {
 	p, r := l.policy, l.report(now)
 	from = now
@@ -200,7 +201,7 @@ func (l *lane) text(now int64) (text string, from int64) {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// seconds formats a time for people: 9 s, 0.7 s, 40 ms.
+// seconds formats a time for people, for example 9 s, 0.7 s or 40 ms.
 func seconds(d time.Duration) string {
 	if d < 100*time.Millisecond {
 		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
@@ -208,7 +209,7 @@ func seconds(d time.Duration) string {
 	return short(d.Seconds()) + " s"
 }
 
-// short formats a number with one decimal, unless that is 0.
+// short formats a number with one decimal, which it leaves out if it is 0.
 func short(x float64) string {
 	s := strconv.FormatFloat(x, 'f', 1, 64)
 	if n := len(s) - 2; s[n:] == ".0" {

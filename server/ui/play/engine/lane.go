@@ -8,12 +8,13 @@ import (
 	"github.com/weirhq/weir/memstore"
 )
 
-// mirror is a memstore that also keeps a readable copy of each counter's state, computed with the same functions.
+// mirror is a memstore that also keeps a readable copy of each counter's state. The copy is computed with the core's
+// functions.
 type mirror struct {
 	*memstore.Store
 	engine *Engine
 	lanes  map[string]*lane // by policy and subject
-	looked []*lane          // the lanes in the last peek
+	looked []*lane          // the lanes that the last peek read
 }
 
 // lane is one counter and its history.
@@ -22,10 +23,10 @@ type lane struct {
 	policy *counter.Policy
 	state  counter.State
 	log    counter.Log
-	begin  int64     // the start of the engine's time, in µs since 1970
-	drawn  int64     // until when there are points, in µs since 1970
-	points []float64 // time, value, and the part of the value from the previous window
-	drew   int       // how many points were in earlier frames
+	begin  int64     // when the engine's time begins, in µs since 1970
+	drawn  int64     // the time up to which there are points, in µs since 1970
+	points []float64 // three numbers for each point: time, value, and the part of the value from the previous window
+	drew   int       // how many points earlier frames contained
 }
 
 func (m *mirror) lane(c counter.Counter) *lane {
@@ -40,7 +41,7 @@ func (m *mirror) lane(c counter.Counter) *lane {
 	return l
 }
 
-// Take lets the memstore decide, and records the result of each charge.
+// Take makes the memstore decide, and records the result of each charge.
 func (m *mirror) Take(ctx context.Context, charges []counter.Charge, results []counter.Result) {
 	m.Store.Take(ctx, charges, results)
 	refused := false
@@ -59,7 +60,7 @@ func (m *mirror) Take(ctx context.Context, charges []counter.Charge, results []c
 	}
 }
 
-// settle changes the copy of the state in the same way as the store has changed its own.
+// settle changes the copy of the state in the same way as the store has changed the state.
 func (l *lane) settle(now, n int64, r counter.Result, refused bool) {
 	l.draw(now)
 	l.point(now)
@@ -75,7 +76,7 @@ func (l *lane) settle(now, n int64, r counter.Result, refused bool) {
 	l.point(now)
 }
 
-// report returns the state of the counter, as a request for one more would see it.
+// report returns the state of the counter, as a request for one more token would see it.
 func (l *lane) report(now int64) counter.Result {
 	if l.policy.Limit.Algorithm == counter.SlidingLog {
 		v := counter.Fits
@@ -91,8 +92,8 @@ func (l *lane) report(now int64) counter.Result {
 	return l.policy.Report(l.state, now, 1, v)
 }
 
-// value returns what is drawn: the tokens in a token bucket, the water in a leaky one, or a number of requests. For a
-// sliding counter, base is the part that comes from the previous window.
+// value returns the number to draw: the tokens in a token bucket, the water in a leaky bucket, or a number of requests.
+// For a sliding counter, base is the part of it that comes from the previous window.
 func (l *lane) value(now int64) (value, base float64) {
 	p := l.policy
 	switch p.Limit.Algorithm {
@@ -111,8 +112,8 @@ func (l *lane) value(now int64) (value, base float64) {
 // tokens converts millionths to tokens.
 func tokens(millionths int64) float64 { return float64(millionths) / 1e6 }
 
-// bend returns the next time at which the value changes its course, because a bucket is full, a window ends, or an entry
-// expires. It returns 0 if there is none.
+// bend returns the next time at which the value changes its course, because a bucket is full, a window ends, or an
+// entry expires. If there is none, it returns 0.
 func (l *lane) bend(now int64) int64 {
 	p := l.policy
 	switch p.Limit.Algorithm {
@@ -122,7 +123,7 @@ func (l *lane) bend(now int64) int64 {
 		}
 		return 0
 	case counter.SlidingLog:
-		l.report(now) // drops expired entries
+		l.report(now) // this drops expired entries
 		for at := range l.log.Entries() {
 			return at + l.window
 		}
@@ -134,7 +135,7 @@ func (l *lane) bend(now int64) int64 {
 	return 0
 }
 
-// draw adds points for all bends up to a time. Between points, the value is a straight line.
+// draw adds points for all bends up to a time. Between two points, the value changes in a straight line.
 func (l *lane) draw(now int64) {
 	for {
 		bend := l.bend(l.drawn)
@@ -155,7 +156,7 @@ func (l *lane) point(now int64) {
 	l.drawn = now
 }
 
-// verdict is the result of a request, as in marks.
+// verdict is the result of a request, with the same numbers as in marks.
 type verdict uint8
 
 const (
@@ -180,13 +181,13 @@ func verdictOf(fits, taken bool, delay time.Duration) verdict {
 // trace has the results of the requests to a counter.
 type trace struct {
 	counts [4]int    // by verdict
-	marks  []float64 // index of the arrival, verdict, delay in µs
-	shown  int       // how many marks were in earlier frames
+	marks  []float64 // three numbers for each request: index of the arrival, verdict, delay in µs
+	shown  int       // how many marks earlier frames contained
 
 	window int64   // the length of time for peak
-	leaves []int64 // when admitted requests pass, in order of time
-	left   int     // how many of them have passed by now
-	tail   int     // the first one that passed within a window's length before the last one
+	leaves []int64 // when each admitted request passes, in order of time
+	left   int     // how many of them have passed
+	tail   int     // index of the first request that passed within a window's length before the last one
 	peak   int
 }
 
@@ -200,7 +201,8 @@ func (t *trace) mark(at int64, number int, v verdict, delay time.Duration) {
 	t.marks = append(t.marks, float64(number), float64(v), float64(delay.Microseconds()))
 }
 
-// pass lets requests pass up to a time, and updates the peak: the most that passed within one window's length.
+// pass lets requests pass up to a time. It updates the peak, which is the largest number of requests that passed within
+// one window's length.
 func (t *trace) pass(at int64) {
 	for ; t.left < len(t.leaves) && t.leaves[t.left] <= at; t.left++ {
 		for t.leaves[t.tail] <= t.leaves[t.left]-t.window {

@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// pattern keeps adding arrivals until it is stopped.
+// pattern adds arrivals until it is stopped.
 type pattern struct {
 	following int64
-	then      func() int64 // returns the time of the arrival after that
+	then      func() int64 // returns the time of the following arrival
 }
 
-// Pattern starts a pattern of arrivals: steady; poisson (at random, but the same in every replay); onoff (steady for half a
-// window, then nothing for half a window); or boundary (as many as the limit just before the end of a window, and again
-// just after it). The rate is in requests per second; boundary has none.
+// Pattern starts a pattern of arrivals. The kinds are steady; poisson, which is random but the same in every replay;
+// onoff, which is steady for half a window and then pauses for half a window; and boundary, which sends as many
+// requests as the limit just before the end of a window, and again just after it. The rate is in requests per second.
+// For boundary, it isn't used.
 func (e *Engine) Pattern(kind string, rate float64) error {
 	if kind != "boundary" && !(rate > 0 && rate <= maxLimit) {
 		return fmt.Errorf("rate: must be above 0 and at most %d requests a second, got %v", maxLimit, rate)
@@ -65,8 +66,8 @@ func (e *Engine) Pattern(kind string, rate float64) error {
 	return nil
 }
 
-// around returns the time of the nth request of a burst around a window's edge, which lasts from 4 % of a window before the
-// edge to 4 % after it.
+// around returns the time of the nth request of a burst around the edge of a window. The burst lasts from 4 % of a
+// window before the edge to 4 % after it.
 func around(edge, window int64, count, n int) int64 {
 	part := window / 25
 	if n < count {
@@ -86,7 +87,7 @@ func (e *Engine) Stop() {
 	e.schedule, e.patterns, e.full = e.schedule[:e.next+len(coming)], nil, false
 }
 
-// fill adds the arrivals of patterns up to a time, and some after it.
+// fill adds the arrivals of patterns up to a time, and a few beyond it.
 func (e *Engine) fill(to int64) {
 	before := len(e.schedule)
 	for _, p := range e.patterns {

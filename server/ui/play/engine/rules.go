@@ -16,13 +16,13 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// Read is the result of reading the user's rules. If there are no problems, the rules are in force.
+// Read is the result of reading the user's rules. If it has no problems, the rules are in force.
 type Read struct {
 	Problems []rulefile.Problem `json:"problems"`
 	Warnings []rulefile.Problem `json:"warnings"`
 }
 
-// maxProblems is how many problems are shown at a time. People fix these first, and try again.
+// maxProblems is how many problems are shown at a time. People fix these before they try again.
 const maxProblems = 20
 
 // Rules puts the user's own rules in force, and discards all arrivals. If there are problems, it changes nothing.
@@ -43,7 +43,7 @@ func (e *Engine) Rules(text string, now time.Time) Read {
 	return Read{Warnings: f.Warnings[:min(len(f.Warnings), maxProblems)]}
 }
 
-// Request is a request as the user typed it. Its key and its tier count as verified.
+// Request is a request as the user has typed it. Its key and its tier count as verified.
 type Request struct {
 	Key    string `json:"key"`
 	User   string `json:"user"`
@@ -57,15 +57,16 @@ type Request struct {
 
 // Explanation says which of the user's rules apply to a request, and why the others don't.
 type Explanation struct {
-	// Reason is "within", unless a list decides, or the request lacks something, before any limit is checked.
+	// Reason is "within", unless something decides before the limits are checked: a list, or a value that the request
+	// lacks.
 	Reason  string      `json:"reason"`
-	Entry   string      `json:"entry"` // the entry of the list that decides
+	Entry   string      `json:"entry"` // the entry of the list that has decided
 	Tier    string      `json:"tier"`
 	TierWhy string      `json:"tier_why"`
 	Rules   []Explained `json:"rules"`
 }
 
-// Explained says whether one rule applies to a request, and why.
+// Explained says whether a rule applies to a request, and why.
 type Explained struct {
 	ID      string   `json:"id"`
 	Applies bool     `json:"applies"`
@@ -76,11 +77,11 @@ type Explained struct {
 	From    string   `json:"from"`
 }
 
-// maxExplained is how many rules are explained at most. Rules that apply come before those that don't.
+// maxExplained is the maximum number of rules that are explained. Rules that apply come first.
 const maxExplained = 200
 
-// Ask sets the request that is sent from now on. It explains what the user's rules do with it, and shows the limits that
-// count it.
+// Ask sets the request that is sent from now on. It explains what the user's rules do with the request, and shows the
+// limits that count it.
 func (e *Engine) Ask(r Request) (Explanation, error) {
 	if e.own == nil {
 		return Explanation{}, errors.New("there are no rules of your own yet")
@@ -127,16 +128,16 @@ func explain(rules *weir.RuleSet, req *weir.Request) Explanation {
 	return out
 }
 
-// maxLanes is how many lanes are shown for a request.
+// maxLanes is the maximum number of lanes that are shown for a request.
 const maxLanes = 12
 
-// look finds the counters that the request would be charged to, by a peek, and shows them.
+// look finds out, with a peek, which counters the request would be charged to, and shows them.
 func (e *Engine) look() {
 	req := e.request
 	req.Peek = true
 	e.store.looked = nil
-	unguarded := weir.NewLimiter(e.store, e.own, weir.Options{Now: func() time.Time { return private.Now(e.limiter) }}) // without cooldowns, since a client in one has counters, too
-	_, _ = unguarded.Check(context.Background(), &req)                                                                  // a memstore can't fail
+	unguarded := weir.NewLimiter(e.store, e.own, weir.Options{Now: func() time.Time { return private.Now(e.limiter) }}) // without cooldowns, because the counters of a client in a cooldown are shown, too
+	_, _ = unguarded.Check(context.Background(), &req)                                                                  // can't fail: the store is a memstore
 	e.lanes, e.fresh, e.applied = nil, true, len(e.store.looked)
 	for _, l := range e.store.looked {
 		if len(e.lanes) < maxLanes && !slices.Contains(e.lanes, l) {
