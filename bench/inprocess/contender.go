@@ -82,7 +82,7 @@ func openCheck(rules func(compare.Limit) []weir.Rule) func(*command.Run, compare
 	}
 }
 
-// newStore makes a store with room for twice the keys, so that nothing is evicted.
+// newStore makes a store that is large enough for twice the keys, so that nothing is evicted.
 func newStore(keys int) *memstore.Store {
 	return memstore.New(memstore.Options{MemoryCap: memstore.DefaultMemoryCap + int64(keys)*100})
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/weirhq/weir/server/bench/internal/report"
 )
 
-// maxLost is the share of admissions that leases may lose at most.
+// maxLost is the largest share of admissions that leases may lose.
 const maxLost = 0.001
 
 // rule is the index of one of the rules that decide each request.

@@ -68,7 +68,7 @@ type answer struct {
 	admitted bool
 }
 
-// ruleFile decides each request twice: by a leased rule and by a strict one.
+// ruleFile returns a rule file with two rules for the same requests: one with leases, and a strict one.
 func (w *workload) ruleFile() string {
 	text := "rules:\n"
 	for r := range rules {

@@ -35,7 +35,7 @@ func (d *document) warnOfAddresses() {
 				continue
 			}
 			if d.warnOfCappedTier(a, q) {
-				break // a user who sees one warning for a rule can find its mistake
+				break // one warning per rule is enough
 			}
 			d.warnOfCappedOverride(a, q)
 		}

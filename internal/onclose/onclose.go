@@ -30,7 +30,7 @@ func Wrap(c net.Conn, f func()) net.Conn {
 
 // told arranges that f is called when c is garbage-collected.
 func told[T any](c *T, f func()) *T {
-	// in a goroutine, because f may be slow, and other cleanups wait
+	// Call f in a goroutine, because f may be slow, and other cleanups would have to wait.
 	runtime.AddCleanup(c, func(f func()) { go f() }, f)
 	return c
 }

@@ -58,7 +58,7 @@ const (
 	oddBackslash
 	oddCut   // a decoded ?, #, NUL or line break, at which some servers end the path
 	oddDots  // a segment that is . or ..
-	oddEmpty // //
+	oddEmpty // an empty segment: //
 	oddTail  // a segment that ends with a dot or a space, which Windows drops
 )
 

@@ -48,8 +48,8 @@ var (
 	// doesn't cover other charges: they may have been paid with borrowed tokens, which can't be given back.
 	Seal = link.Seal.(func(*weir.Limiter, weir.Decision) (receipt string))
 
-	// Reserves reports whether the check that a receipt is for reserved an amount. For a receipt that can't be read, it
-	// returns true.
+	// Reserves reports whether the check that returned a receipt has reserved an amount. For a receipt that can't be
+	// read, it returns true.
 	Reserves = link.Reserves.(func(l *weir.Limiter, receipt string) bool)
 
 	// Reserved reports whether a decision has reserved an amount, which Finish settles.
@@ -113,7 +113,7 @@ var (
 
 // Functions for package lint.
 var (
-	// PoliciesOf returns the policies of the rule with an index.
+	// PoliciesOf returns the policies of the rule with the given index.
 	PoliciesOf = link.PoliciesOf.(func(*weir.RuleSet, int) Policies)
 
 	// By returns the dimensions that a rule counts by.

@@ -49,8 +49,8 @@ type issued struct {
 	key  *ecdsa.PrivateKey
 }
 
-// issue writes a certificate and its key to file.pem and file.key. It is signed by the given issuer. If by is nil, the
-// certificate is an authority's, and signs itself.
+// issue writes a certificate and its key to file.pem and file.key. The issuer by signs it. If by is nil, the
+// certificate is that of an authority, and signs itself.
 func issue(file string, by *issued, hosts []string) (*issued, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

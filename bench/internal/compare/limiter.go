@@ -133,7 +133,7 @@ func MakeKeys(n int) Keys {
 	return Keys{b.String()}
 }
 
-// At returns a key.
+// At returns the i-th key.
 func (k Keys) At(i uint32) string { return k.all[int(i)*keyLength:][:keyLength] }
 
 // scramble maps each number to a different number (splitmix64).

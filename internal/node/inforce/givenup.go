@@ -9,10 +9,10 @@ import (
 )
 
 // orphans is how many orphaned versions are remembered. An orphaned version was in force here, but the rule store has
-// gone on without it.
+// continued without it.
 const orphans = 8
 
-// giveUp remembers the document in force if it is version v, because the rule store has gone on without that version.
+// giveUp remembers the document in force if it is version v, because the rule store has continued without that version.
 func (r *Rules) giveUp(v rulestore.Version) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -33,8 +33,8 @@ func newSplitter(inner counter.Store, timeout time.Duration) *splitter {
 	return s
 }
 
-// next returns a subject's next turn, as a fraction of 2^64. Turns advance by the golden ratio, which
-// spreads them evenly over any number of parts.
+// next returns the next turn for a subject, from which partOf computes a part. A turn is a fraction of 2^64. Turns
+// advance by the golden ratio, which spreads them evenly over any number of parts.
 func (s *splitter) next(subject []byte) uint64 {
 	return s.turns[maphash.Bytes(s.seed, subject)%uint64(len(s.turns))].Add(0x9e3779b97f4a7c15)
 }

@@ -169,7 +169,7 @@ func (c *memoryCells) Update(_ context.Context, keys []string, change func([][]b
 			delete(c.values, keys[i])
 			continue
 		}
-		c.values[keys[i]] = kept{cell.Value, max(c.values[keys[i]].until, now+cell.TTL.Microseconds())} // as in swap.lua
+		c.values[keys[i]] = kept{cell.Value, max(c.values[keys[i]].until, now+cell.TTL.Microseconds())} // never shorten the time, as in swap.lua
 	}
 	return nil
 }

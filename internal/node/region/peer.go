@@ -51,7 +51,7 @@ var errAnswer = errors.New("unexpected answer: does the region run another versi
 // pendingOperation is an operation whose answer hasn't arrived.
 type pendingOperation struct {
 	operation
-	ctx  context.Context // done when nobody waits for the answer anymore
+	ctx  context.Context // done when no caller waits for the answer anymore
 	done chan struct{}   // closed when result and err are set
 	result
 	err error

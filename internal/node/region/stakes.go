@@ -122,7 +122,7 @@ func (s *stakes) work(key string) {
 		s.mu.Unlock()
 		err := s.makeAll(key, list)
 		for i, c := range list {
-			if errors.Is(err, counter.ErrNoRoom) && len(list) > 1 { // one of them had no room for its record: make each separately
+			if errors.Is(err, counter.ErrNoRoom) && len(list) > 1 { // the store has no memory left for a record: make each change separately
 				c.done <- s.makeAll(key, list[i:i+1])
 			} else {
 				c.done <- err

@@ -132,8 +132,7 @@ var (
 type Store interface {
 	// Head returns the newest version without its text. Its number is 0 if the store is empty.
 	Head(ctx context.Context) (Version, error)
-	// Get returns a version, or ErrNotFound. With ErrDamaged it returns what is known of the
-	// version.
+	// Get returns a version, or ErrNotFound. With the error ErrDamaged, it returns what is known about the version.
 	Get(ctx context.Context, n int64) (Version, error)
 	// Orphan returns the orphan that has the number, and whose hash starts with the given one. If there is none, it
 	// returns ErrNotFound.
@@ -187,7 +186,7 @@ type Node struct {
 	Name         string           `json:"-"`
 	Region       string           `json:"region,omitempty"`  // "" if unknown
 	Version      string           `json:"version"`           // the version of its binary
-	RulesVersion int64            `json:"rules"`             // the version in force on the node; 0 if it has none of the store's
+	RulesVersion int64            `json:"rules"`             // the version in force on the node; 0 if its rules don't come from the store
 	RulesHash    string           `json:"hash"`              // the hash of that version
 	RulesText    string           `json:"text,omitempty"`    // see [TextHash]
 	InFile       bool             `json:"-"`                 // its rules come from a file, so other nodes ignore its version numbers

@@ -15,8 +15,8 @@ const (
 	lead    = 0.4
 	// room is how many seconds of refill must still fit into a bucket after it has lent tokens.
 	room = 0.4
-	// shortWait is how long, in µs, a region isn't asked again after it had nothing to lend. The wait doubles with each
-	// attempt, up to longestWait.
+	// shortWait is how long, in µs, a region isn't asked again after it had no tokens to lend. The wait doubles with
+	// each attempt, up to longestWait.
 	shortWait, longestWait int64 = 250_000, 4_000_000
 	// leastRest and longestRest bound the time, in µs, for which a lender that can't refill fast enough asks not to be
 	// asked again.
@@ -71,7 +71,7 @@ func (k *Stake) Low(p *counter.Policy, s Share, now int64) bool {
 	return float64(k.left(p, s, now)) < k.lately(now)*lead*float64(scale(p))
 }
 
-// Rests returns how long, in µs, until a region that had too little may be asked again.
+// Rests returns the time, in µs, until a region that had too few tokens may be asked again.
 func (k *Stake) Rests(of string, now int64) int64 { return k.Held.of(of).rests(now) }
 
 // MayAskAhead reports whether a region may be asked for tokens that no check waits for yet. A region that has just
@@ -81,7 +81,7 @@ func (k *Stake) MayAskAhead(of string, now int64) bool {
 	return held.rests(now) == 0 && k.Lent.of(of).rests(now) == 0 && (now >= held.Sent+aheadEvery || now < held.Sent)
 }
 
-// rests returns the time until Next, in µs. If the clock ran backwards, that doesn't lengthen the time.
+// rests returns the time until Next, in µs. A clock that ran backward doesn't lengthen the time.
 func (l Loan) rests(now int64) int64 {
 	if l.Next <= now || l.Next > now+longestWait {
 		return 0

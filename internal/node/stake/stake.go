@@ -89,8 +89,8 @@ type Loan struct {
 	// Sent is when the borrower sent its newest message, by its own clock.
 	Sent int64 `json:"w,omitempty"`
 	// For the borrower, Next is when it may ask the lender again, or 0 if the lender had enough the last time, and Vain
-	// is how often in a row the lender had nothing. For the lender, Next is when it may ask the borrower for tokens
-	// that no check waits for yet.
+	// is how many times in a row the lender had no tokens. For the lender, Next is when it may ask the borrower for
+	// tokens that no check waits for yet.
 	Vain int   `json:"v,omitempty"`
 	Next int64 `json:"n,omitempty"`
 	// Again is when the lender expects to have the tokens that were missing, and For is how many were missing.
@@ -212,7 +212,7 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 	for _, region := range s.Gone {
 		lent, held := k.Lent.of(region), k.Held.of(region)
 		delete(k.Lent, region)
-		delete(k.Held, region) // another region owns its share now
+		delete(k.Held, region) // another region now owns the dead region's share
 		if !isBucket(p) {
 			k.Level += held.out() - (lent.Given - lent.Back)
 		}
@@ -226,7 +226,7 @@ func (k *Stake) settle(p *counter.Policy, s Share, now int64) {
 			k.Level = min(k.Level, s.Before*scale(p)+s.refill(p, max(0, now-s.Since)))
 		}
 	}
-	k.Time = min(k.Time, now) // the clock ran backwards
+	k.Time = min(k.Time, now) // the clock ran backward
 	for {
 		var first loans
 		of, at := "", now
@@ -262,7 +262,7 @@ func Begun(p *counter.Policy, now int64) int64 {
 	return p.Report(counter.State{}, now, 1, counter.Fits).Slot
 }
 
-// roll starts the current window. If the clock runs backwards, the window that has begun continues.
+// roll starts the current window. If the clock runs backward, the window that has begun continues.
 func (k *Stake) roll(p *counter.Policy, now int64) {
 	begun := Begun(p, now)
 	if k.Time != 0 && begun <= k.Time {
@@ -376,7 +376,7 @@ func (k *Stake) Report(p *counter.Policy, s Share, now, n int64, allowed bool) c
 	return r
 }
 
-// end returns when the current window ends, in µs. If the clock ran backwards, now may be in an earlier window.
+// end returns when the current window ends, in µs. If the clock ran backward, now may be in an earlier window.
 func (k *Stake) end(p *counter.Policy, now int64) int64 {
 	if p.Limit.Algorithm == counter.SlidingCounter {
 		return k.Time + p.Limit.Window.Microseconds()

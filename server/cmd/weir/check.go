@@ -268,7 +268,7 @@ func (r *requestFlags) registerUnverified(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&r.unverified, "unverified", false, "treat the key and the tier as unverified, as the gateway does for a stranger")
 }
 
-// query returns the query string, which is for --unverified.
+// query returns the query string of the URL. It isn't empty if --unverified is set.
 func (r *requestFlags) query() string {
 	if r.unverified {
 		return "?unverified=true"

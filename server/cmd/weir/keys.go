@@ -142,7 +142,7 @@ func listCommand(name, path string) *cobra.Command {
 		body := adminapi.ListEntry{Key: entry, Client: string(client), Remove: remove}
 		switch {
 		case client != "" || remove || !fingerprint.MatchString(entry) || !c.remembers(cmd, entry):
-		case path == denylist: // blocking must always work, and no client's key looks like this
+		case path == denylist: // don't fail, because blocking must always work; no client's key looks like a fingerprint
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s is the fingerprint of a client in weir top: that client is blocked, as by --client\n", entry)
 			body.Key, body.Client = "", entry
 		case !c.force:

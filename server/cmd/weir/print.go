@@ -120,7 +120,7 @@ func ago(now time.Time, t *time.Time, never string) string {
 	return roughly(now.Sub(*t)) + " ago"
 }
 
-// number formats a rate. Below 100 it has one decimal, and above it has commas.
+// number formats a rate. Rates below 100 have one decimal, and others have none, but commas.
 func number(v float64) string {
 	if v < 100 {
 		return fmt.Sprintf("%.1f", v)

@@ -24,8 +24,8 @@ type theirVariable struct {
 	// needs is another variable and a value, as NAME=value. Unless that variable has that value, this one has no
 	// effect.
 	needs string
-	// If Weir ignores the variable, nothing says why, in a warning. There is no warning if the variable's value equals
-	// silent, or is "".
+	// nothing is the text of a warning that says why Weir ignores the variable. It is "" if Weir uses the variable.
+	// There is no warning if the variable's value equals silent, or is "".
 	nothing, silent string
 }
 

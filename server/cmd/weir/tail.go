@@ -107,7 +107,7 @@ func (v *tailView) show(out io.Writer, data []byte) error {
 		line = v.line(out, &d)
 	}
 	if _, err := fmt.Fprintln(out, line); err != nil {
-		return &exit{exitUnavailable, err} // nobody reads the output anymore
+		return &exit{exitUnavailable, err} // the process that reads the output has ended
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/weirhq/weir/rulefile"
 )
 
-// block prepares a change of the deny list in such a way that it always succeeds. It needs no force. An entry that
-// can't be added to the rules goes on the emergency list. If an entry is removed, it is removed from both lists.
+// block prepares a change of the deny list in such a way that it always succeeds. It needs no force. If an entry can't
+// be added to the rules, it is added to the emergency list. If an entry is removed, it is removed from both lists.
 func (a *API) block(r *call, c *change, entry string, remove bool) *jsonerror.Error {
 	if remove {
 		c.then = func(out *Changed, f *jsonerror.Error) (*Changed, *jsonerror.Error) {

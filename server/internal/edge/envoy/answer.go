@@ -142,8 +142,7 @@ func (c *evaluation) header(name string, value int64) {
 	c.out.ResponseHeadersToAdd = append(c.out.ResponseHeadersToAdd, &core.HeaderValue{Key: name, Value: strconv.FormatInt(value, 10)})
 }
 
-// describe adds the request, and the metadata of the limits that have room, for Envoy's other
-// filters.
+// describe adds the request, and the metadata of the limits that aren't exhausted, for Envoy's other filters.
 func (c *evaluation) describe() {
 	if !c.opts.Answers.DynamicMetadata {
 		return

@@ -154,7 +154,7 @@ func (s *Service) charge(c *evaluation, req *rls.RateLimitRequest, together bool
 			continue
 		}
 		n := h.n
-		if n == 0 && !of.Policy.CountRefused { // a counter with CountRefused can be past its limit, which a peek for 0 finds out. For other counters, peek for 1
+		if n == 0 && !of.Policy.CountRefused { // a peek for 0 finds out whether a counter with CountRefused is past its limit; for other counters, peek for 1
 			n = 1
 		}
 		if n > 0 && l.closed() { // the policy has one token, so a charge of more is always refused

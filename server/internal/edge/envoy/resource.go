@@ -15,8 +15,7 @@ import (
 
 const configType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
-// Fields of a descriptor that the latest release of the Go module lacks. Unmarshalling keeps them
-// as unknown fields.
+// Fields of a descriptor that the latest release of the Go module lacks. Unmarshaling keeps them as unknown fields.
 const (
 	quotaField    protowire.Number = 7 // bool quota_mode
 	metadataField protowire.Number = 8 // google.protobuf.Struct metadata
@@ -98,7 +97,7 @@ func (r *reader) unknown(m proto.Message, path string, take func(protowire.Numbe
 	for rest := m.ProtoReflect().GetUnknown(); len(rest) > 0; {
 		field, kind, tag := protowire.ConsumeTag(rest)
 		length := protowire.ConsumeFieldValue(field, kind, rest[max(tag, 0):])
-		if tag < 0 || length < 0 { // can't happen after unmarshalling
+		if tag < 0 || length < 0 { // can't happen after unmarshaling
 			return
 		}
 		if take == nil || !take(field, kind, rest[tag:tag+length]) {

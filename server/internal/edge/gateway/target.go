@@ -86,7 +86,7 @@ var (
 	// or a dot.
 	unsafeEscape = regexp.MustCompile(`(?i)%(?:(?:25)+(?:2f|5c|00|2e)|2f|5c|00|(?:25)*c[01]%[89a-f].)`)
 	// unsafeDots matches . or .. with parameters. Some servers resolve dots before they remove parameters, and others
-	// do so afterwards.
+	// do so afterward.
 	unsafeDots = regexp.MustCompile(`(?i)(?:^|/)(?:\.|%2e){1,2};`)
 	parent     = regexp.MustCompile(`(?i)(?:^|/)(?:\.|%2e){2}(?:/|$)`)
 )

@@ -34,7 +34,7 @@ func segments(path string) []string {
 //	Azure      /openai/deployments/{model}/chat/completions
 //	Bedrock    /model/{model}/invoke, and converse, and both as streams
 //	SageMaker  /endpoints/{model}/invocations, and Databricks /serving-endpoints/{model}/invocations
-//	OpenAI     /v1/engines/{model}/completions, as it was
+//	OpenAI     /v1/engines/{model}/completions, in an earlier version of the API
 func ModelsFromPath(path string) (models []string) {
 	for _, all := range readings(path) {
 		models = append(models, modelsFrom(all)...)

@@ -130,7 +130,7 @@ const maxID = 64
 
 var notInID = regexp.MustCompile(`[^a-z0-9_]+`)
 
-// id derives an id that no other rule has from a name. The id consists of [a-z0-9_-].
+// id derives an id from a name. The id is unique, and consists of [a-z0-9_-].
 func (d *document) id(name string) string {
 	base := strings.Trim(notInID.ReplaceAllString(strings.ToLower(name), "-"), "-")
 	if base == "" {

@@ -15,7 +15,7 @@ type demo struct {
 	Demo
 	arrive func(e *Engine, window int64)
 	// watch returns the text that is shown while the demonstration runs, and seen returns the text that is shown
-	// afterwards.
+	// afterward.
 	watch, seen func(e *Engine, n Numbers) string
 }
 
