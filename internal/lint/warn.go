@@ -161,7 +161,7 @@ func (d *document) warnOfSpelling(written weir.Rules) {
 	wide("deny", d.Deny, "all of them would be refused")
 }
 
-// publicIPv6 are the IPv6 addresses of the public internet.
+// publicIPv6 is the range of all public IPv6 addresses.
 var publicIPv6 = netip.MustParsePrefix("2000::/3")
 
 // warnOfGaps finds requests, and clients, that no rule limits.

@@ -382,7 +382,7 @@ func (r *Rules) byNow(d *Document) *Document {
 }
 
 // clockStep is how often the node looks for overrides and blocks that have expired. It can't wait for the expiry
-// itself: it may have read the rules before it knew the time that nodes share, and that time may be set.
+// itself: it may have read the rules before it knew the time that nodes share, and the shared clock may be set.
 const clockStep = 100 * time.Millisecond
 
 // expire parses the document in force again if other overrides apply by now. It always returns true, so that the timer

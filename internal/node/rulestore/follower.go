@@ -311,7 +311,7 @@ func (f *Follower) putBack(ctx context.Context, versions ...Version) error {
 
 // part gives up the version in force here, because the store has continued without it. First it stores that version as
 // an orphan, together with earlier versions that the store lacks. Once another version is in force here, no node may
-// have them any more.
+// have them anymore.
 func (f *Follower) part(ctx context.Context, mine, head Version, lost []Version) error {
 	for _, v := range lost {
 		v.Orphan = true

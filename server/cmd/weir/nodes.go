@@ -25,7 +25,7 @@ func printNodes(cmd *cobra.Command, all *adminapi.Nodes, colour *colour) {
 		name := cell(n.Name) + given(n.Region != "", " in "+cell(n.Region)) + given(n.Self, " *")
 		rules := fmt.Sprint(n.RulesVersion) + given(n.RulesHash != "", "-"+cell(n.RulesHash[:min(8, len(n.RulesHash))]))
 		seen := cmp.Or(given(n.SeenMSAgo >= 100, fmt.Sprintf("%.1f s ago", float64(n.SeenMSAgo)/1000)), "now")
-		// The colored cell comes last, because the alignment would count color codes as width.
+		// The colored cell comes last, because the alignment would count color codes as characters.
 		store := colour.verdict(w, n.Store == "up", cell(n.Store))
 		if !n.Since.IsZero() {
 			store += " since " + clock(n.Since)

@@ -175,7 +175,7 @@ func (c *colour) paint(w io.Writer, style, text string) string {
 	return style + text + plain
 }
 
-// verdict colors a word by whether it is good or bad news.
+// verdict colors a word as good news if yes is true, and as bad news otherwise.
 func (c *colour) verdict(w io.Writer, yes bool, word string) string {
 	if yes {
 		return c.paint(w, green, word)

@@ -125,8 +125,8 @@ func (s *settingsFile) blame(err error) error {
 	if s.places[name] == nil {
 		return err
 	}
-	// Strip names from the end until one is known: an error that begins with "refusal: status:" is about the setting
-	// refusal.status.
+	// Extend the name while the text goes on with the name of a nested setting: an error that begins with "refusal:
+	// status:" is about the setting refusal.status.
 	for {
 		part, after, ok := strings.Cut(rest, ": ")
 		if !ok || s.places[name+"."+part] == nil {

@@ -161,7 +161,7 @@ func (h *Handler) admit(r *http.Request) *jsonerror.Error {
 func (h *Handler) warn(at, peer string, fault *jsonerror.Error) {
 	said := at + fault.Code
 	if fault.Code == jsonerror.BadRequest {
-		said += fault.Message // this message is about the configuration, so it is part of what is logged once
+		said += fault.Message // log each message about the configuration once
 	}
 	if _, before := h.said.LoadOrStore(said, true); !before {
 		h.opts.Logger.Warn("a gateway asks in a way that can't be answered", "at", at, "peer", peer, "why", fault.Message)

@@ -156,9 +156,9 @@ func unreadable(f *usage.Fault) *jsonerror.Error {
 }
 
 // long is a body that is too long to be read before its request is decided. The gateway meters the body while it
-// forwards it. If the body can't be metered, reading it fails. The last byte, and from the bracket that closes the
-// document on everything, is held back until the whole body has been read. Otherwise the upstream might have the
-// complete call before the gateway finds that it can't be metered.
+// forwards it. If the body can't be metered, reading it fails. Until the whole body has been read, the gateway holds
+// back the last byte that has arrived and, if the bracket that closes the document has arrived, everything from that
+// bracket on. Otherwise the upstream might have the complete call before the gateway finds that it can't be metered.
 type long struct {
 	io.ReadCloser
 	most  int64  // number of output tokens that are reserved

@@ -123,7 +123,7 @@ func (g *Guard) Login(w http.ResponseWriter, r *http.Request, secret string) (pr
 	}
 	g.sessions.end(r) // the browser replaces the old session's cookie, so end that session
 	cookie, ends := newCookie(r), time.Now().Add(sessionLife)
-	cookie.Value, cookie.MaxAge = rand.Text()+rand.Text(), int(sessionLife/time.Second) // 260 bits; the proof has the same number
+	cookie.Value, cookie.MaxAge = rand.Text()+rand.Text(), int(sessionLife/time.Second) // 260 bits, as many as the proof has
 	proof = rand.Text() + rand.Text()
 	g.sessions.begin(sessionID(cookie.Value, proof), session{t.sum, r.Host, ends})
 	http.SetCookie(w, cookie)

@@ -74,7 +74,7 @@ func New(o Options) *Watcher {
 }
 
 // Observe is for [weir.Options]. It must be called with every decision, and never blocks. For a decision without
-// budgets, it looks only at each limit. If a decision crosses no threshold, it makes no allocations.
+// budgets, it only looks at each limit. If a decision crosses no threshold, it makes no allocations.
 func (w *Watcher) Observe(o *weir.Observation) {
 	limits := o.Decision.Limits()
 	for i := range limits {
@@ -192,7 +192,8 @@ type Stats struct {
 // Stats returns the current counts.
 func (w *Watcher) Stats() Stats { return Stats{w.events.Load(), w.dropped.Load()} }
 
-// Close sends the waiting events, also to the webhook, for a limited time. Observe must not be called anymore.
+// Close sends the queued events, also to the webhook, for at most the given time. Observe must not be called after
+// that.
 func (w *Watcher) Close(atMost time.Duration) {
 	late := time.AfterFunc(atMost, w.stop)
 	defer late.Stop()

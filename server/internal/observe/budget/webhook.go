@@ -169,7 +169,7 @@ func (h *Webhook) Stats() WebhookStats {
 	return WebhookStats{h.sent.Load(), h.failed.Load(), h.dropped.Load()}
 }
 
-// close sends the waiting events, until ctx is done. send must not be called anymore.
+// close sends the queued events until ctx is done. send must not be called after that.
 func (h *Webhook) close(ctx context.Context) {
 	defer context.AfterFunc(ctx, h.stop)()
 	close(h.queue)

@@ -23,7 +23,7 @@ import (
 const (
 	// MaxViewers is the maximum number of viewers. Each viewer costs every decision some nanoseconds.
 	MaxViewers = 16
-	// MaxOfOne is how many viewers may have the same name, which is that of their admin token.
+	// MaxOfOne is how many viewers may have the same name. A viewer's name is the name of its admin token.
 	MaxOfOne = 4
 	// PerSecond is how many decisions a viewer gets at most between two pulses.
 	PerSecond = 100
@@ -149,7 +149,8 @@ type Viewer struct {
 	oneIn uint64
 }
 
-// Watch adds a viewer. Name is that of its admin token, or "". If there are too many viewers, the error says what to do.
+// Watch adds a viewer. name is the name of the viewer's admin token, or "". If there are too many viewers, Watch
+// returns an error that says what to do.
 func (h *Hub) Watch(name string, f Filter) (*Viewer, error) {
 	v := &Viewer{hub: h, name: name, filter: f, decisions: make(chan *Decision, 2*PerSecond), oneIn: 1}
 	v.below.Store(math.MaxUint64)

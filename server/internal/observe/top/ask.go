@@ -49,8 +49,8 @@ type asked struct {
 // ErrBusy means that too many questions are being asked.
 var ErrBusy = errors.New("the nodes are being asked many other questions: try again in a second")
 
-// askOthers asks the other nodes a question, or joins the same question that was asked a moment
-// ago. It cancels a question when no caller waits for it anymore.
+// askOthers asks the other nodes a question, or joins the same question that was asked a moment ago. It cancels a
+// question if no caller waits for it anymore.
 func (c *Cluster) askOthers(ctx context.Context, q question) *asked {
 	c.mu.Lock()
 	a := c.asks[q]

@@ -142,8 +142,8 @@ type Answer struct {
 	SlotSeconds   float64 `json:"slot_seconds"`   // the length of a slot in History
 	Covered
 	Partial string `json:"partial,omitempty"` // why other nodes may be missing
-	// MissingBelow is the highest rate of a client that may be missing from the answer even if K is
-	// large enough. The rates of listed clients may be too low by as much.
+	// MissingBelow is the highest rate that a client may have without being in the answer, even if K is large enough.
+	// The true rates of listed clients may also be higher than shown, by as much.
 	MissingBelow float64   `json:"missing_below"`
 	Clients      []Client  `json:"clients"`
 	Rules        []RuleUse `json:"rules"`

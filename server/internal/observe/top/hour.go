@@ -73,10 +73,10 @@ type row struct {
 	count   float64 // number of requests; newer requests weigh more
 	id      uint64
 	subject []byte // the subject, or the parts of it that are kept
-	full    uint32 // when its counter is full again, in Unix seconds
-	at      uint32 // time of the last request: the low bits of Unix milliseconds, which cover an hour
+	full    uint32 // when the key's counter is full again, in Unix seconds
+	at      uint32 // time of the last request: the low bits of the Unix time in milliseconds, which cover an hour
 	cut     bool   // only parts of the subject are kept
-	used    uint8  // how much of its limit was used after its last request, in units of 1/usedAll
+	used    uint8  // how much of the limit was used after the last request, in units of 1/usedAll
 }
 
 const usedAll = 250

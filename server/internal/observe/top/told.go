@@ -32,7 +32,7 @@ type told struct {
 type toldRule struct {
 	Rule    string    `json:"rule"`
 	Sum     sum       `json:"sum,omitzero"`
-	Kept    uint64    `json:"kept"` // requests from the keys that are remembered
+	Kept    uint64    `json:"kept"` // requests by keys that are remembered
 	Would   uint64    `json:"would"`
 	Hit     time.Time `json:"hit,omitzero"`
 	Refusal time.Time `json:"refusal,omitzero"`
@@ -127,7 +127,7 @@ func (t *Top) tell(q question, node string, most int) told {
 		t.mu.Lock()
 		if r := t.hour.rules[id]; r != nil { // the rule may have been forgotten in the meantime
 			rule, names := t.hour.tell(r, q, most, max(8, 8*most/len(rules)), t.now)
-			if q.kind != ofClient || len(rule.Rows) > 0 || rule.Kept < rule.Sum.Requests { // the client may be a forgotten key
+			if q.kind != ofClient || len(rule.Rows) > 0 || rule.Kept < rule.Sum.Requests { // a forgotten key may be the client's
 				out.Rules = append(out.Rules, rule)
 			}
 			out.Names = append(out.Names, names...)

@@ -68,7 +68,7 @@ type HourClient struct {
 // HourUse says how a client used a rule.
 type HourUse struct {
 	sum
-	Used    float64 `json:"used"` // share of the limit in use, estimated for now from its last request
+	Used    float64 `json:"used"` // the share of the limit that is in use now, estimated from the last request
 	History Past    `json:"history"`
 }
 

@@ -23,7 +23,7 @@ import (
 // too.
 const (
 	longestLine = 64 << 10
-	// perLine is the size at which a shorter line is counted, because a decoded line takes at least that much memory.
+	// perLine is the smallest size that is counted for a line, because a decoded line takes at least that much memory.
 	perLine = 320
 )
 

@@ -380,8 +380,8 @@ func expression(p place) string {
 }
 
 // matchOf returns the condition for a place. In a layer, endpoints take precedence over regular expressions, which are
-// tried in the order of the file. So if a server has locations of both kinds, which mixed says, all of them become
-// regular expressions.
+// tried in the order of the file. If mixed says that a server has locations of both kinds, all of them become regular
+// expressions.
 func matchOf(p place, mixed bool) weir.Match {
 	switch e := endpointOf(p); {
 	case p.path == "" || p.path == "/" && p.modifier != "=" && !strings.HasPrefix(p.modifier, "~"):
