@@ -22,7 +22,7 @@ const (
 	NotFound             = "NOT_FOUND"              // 404: no such endpoint, version or rule
 	MethodNotAllowed     = "METHOD_NOT_ALLOWED"     // 405: the method isn't POST
 	RequestTimeout       = "REQUEST_TIMEOUT"        // 408: the body didn't arrive in time
-	BodyTooLarge         = "BODY_TOO_LARGE"         // 413
+	BodyTooLarge         = "BODY_TOO_LARGE"         // 413: the body is too large
 	UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE" // 415: the body isn't JSON, or it is compressed
 	TooManyAttempts      = "TOO_MANY_ATTEMPTS"      // 429: too many wrong tokens from this address
 
@@ -33,8 +33,8 @@ const (
 
 	BadTarget           = "BAD_TARGET"           // 400: the gateway can't forward this request target
 	UnsafePath          = "UNSAFE_PATH"          // 400: servers would read the path in different ways
-	UpstreamUnavailable = "UPSTREAM_UNAVAILABLE" // 502
-	UpstreamTimeout     = "UPSTREAM_TIMEOUT"     // 504
+	UpstreamUnavailable = "UPSTREAM_UNAVAILABLE" // 502: the upstream couldn't be reached, or broke off
+	UpstreamTimeout     = "UPSTREAM_TIMEOUT"     // 504: the upstream didn't respond in time
 
 	AmbiguousClient  = "AMBIGUOUS_CLIENT"  // 409: several clients share the fingerprint
 	RulesInFile      = "RULES_IN_FILE"     // 409: the rules come from a file, which must be edited instead
@@ -43,8 +43,8 @@ const (
 	NewestRejected   = "NEWEST_REJECTED"   // 412: this node can't apply the newest rules
 	RulesInvalid     = "RULES_INVALID"     // 422: the rules are invalid
 	RulesWarn        = "RULES_WARN"        // 422: the change causes warnings, and needs force
-	IfMatchRequired  = "IF_MATCH_REQUIRED" // 428
-	Internal         = "INTERNAL"          // 500
+	IfMatchRequired  = "IF_MATCH_REQUIRED" // 428: the header If-Match is missing
+	Internal         = "INTERNAL"          // 500: an internal error
 	NotApplied       = "NOT_APPLIED"       // 500: the version was stored, but this node can't apply it
 	Busy             = "BUSY"              // 503: too many requests of this kind are being handled
 	RulesUnavailable = "RULES_UNAVAILABLE" // 503: the rule store can't be reached

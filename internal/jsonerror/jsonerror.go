@@ -41,7 +41,7 @@ func (e *Error) Write(w http.ResponseWriter) {
 	maps.Copy(h, e.Header)
 	h["Content-Type"] = contentType
 	w.WriteHeader(e.Status)
-	_, _ = w.Write(append(e.Append(append(make([]byte, 0, 256), '{')), "}\n"...)) // the client may have left
+	_, _ = w.Write(append(e.Append(append(make([]byte, 0, 256), '{')), "}\n"...)) // the client may have disconnected
 }
 
 var contentType = []string{"application/json"}

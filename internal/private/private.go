@@ -23,7 +23,7 @@ var (
 
 	// Take decides charges by policies that belong to an edge, without looking at the rules. It debits all of the
 	// charges or none. While the store can't be reached, an emergency limit applies, which uses the request's Cost, and
-	// its IP or, without one, its APIKey. If peek is set, no charge debits anything; a peek for 0 tokens is refused
+	// its IP or, without one, its APIKey. If req.Peek is set, no charge debits anything; a peek for 0 tokens is refused
 	// only if the counter is past its limit. If override isn't nil, it may change the decision before observers see it.
 	// The edge must then give back what the store has taken.
 	Take = link.Take.(func(l *weir.Limiter, ctx context.Context, req *weir.Request, charges []counter.Charge, override func(*weir.Decision)) (weir.Decision, error))

@@ -29,7 +29,7 @@ type operation struct {
 	Charges []charge     `json:"charges,omitempty"`
 	Returns []charge     `json:"returns,omitempty"`
 	Once    counter.Once `json:"once,omitzero"`
-	Keep    int64        `json:"keep,omitempty"` // µs
+	Keep    int64        `json:"keep,omitempty"` // how long to remember Once, in µs
 	Resets  []charge     `json:"resets,omitempty"`
 	// Talk is a message about a counter that regions share.
 	Talk *stakeMessage `json:"talk,omitempty"`

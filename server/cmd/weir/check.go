@@ -162,7 +162,7 @@ func explainCommand() *cobra.Command {
 	}, &r, &colour)
 	r.registerCharge(cmd)
 	r.registerUnverified(cmd)
-	node.register(cmd) // after --key for API keys, which renames the flag for the certificate's key
+	node.register(cmd) // call this after --key is registered for API keys, so that the flag for the certificate's key gets another name
 	cmd.Flags().StringVar(&file, "rules", "", "rule file (default: ask a running node)")
 	complete(cmd, "rules", ruleFiles)
 	return cmd

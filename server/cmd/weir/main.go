@@ -187,7 +187,7 @@ func helpCommand() *cobra.Command {
 		found.InitDefaultHelpFlag()
 		return found.Help()
 	})
-	cmd.Args = cobra.ArbitraryArgs // the words of a command's name
+	cmd.Args = cobra.ArbitraryArgs // the arguments are the words of a command's name
 	return cmd
 }
 

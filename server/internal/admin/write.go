@@ -28,7 +28,7 @@ import (
 // change is a change to the rules that a caller has asked for.
 type change struct {
 	edit    func(text []byte) ([]byte, error)
-	ifMatch rulestore.Version // the version that must be the newest; if Number is 0, any version, and if Hash is "", any version with the number
+	ifMatch rulestore.Version // the version that must be the newest; Number 0 means any version, and Hash "" means any version with that number
 	force   bool
 	dryRun  bool
 	whole   bool // the edit replaces the whole document, whatever its content is

@@ -29,7 +29,7 @@ type Config struct {
 	StoreTimeout time.Duration
 	MemoryCap    int64       // bytes
 	Emergency    *weir.Limit // the emergency limit; nil means none
-	MaxInFlight  int         // 0 means inflight.Default
+	MaxInFlight  int         // how many requests are decided at a time; 0 means inflight.Default
 
 	HTTP, GRPC, Admin, Metrics, Gateway string // addresses to listen on
 	TrustedProxies                      []netip.Prefix

@@ -114,7 +114,7 @@ func limitsAt(segments []string) []string {
 	if _, verb, ok := cutLast(last, ':'); ok {
 		last = verb
 	}
-	if n := len(segments); n > 1 && strings.EqualFold(segments[n-2], "api") && (last == "chat" || last == "generate") { // Ollama
+	if n := len(segments); n > 1 && strings.EqualFold(segments[n-2], "api") && (last == "chat" || last == "generate") { // Ollama's API
 		return []string{"options.num_predict"}
 	}
 	return limitFields[last]

@@ -152,7 +152,7 @@ var textFields = map[string]place{
 	"content":      atText,
 	"text":         atText,
 	"thinking":     atText,
-	"arguments":    atText, // of a tool call
+	"arguments":    atText, // arguments of a tool call
 	"output":       atText, // result of the tool call
 	"description":  atText, // description of a tool
 	"input":        atData, // arguments of a tool call in Anthropic's API, as JSON

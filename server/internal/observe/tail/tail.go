@@ -40,7 +40,7 @@ type Decision struct {
 	Reason    string   `json:"reason"`
 	Edge      string   `json:"edge"`
 	Method    string   `json:"method"`
-	Path      string   `json:"path"` // pattern of the path of the limit that decided
+	Path      string   `json:"path"` // path pattern of the limit that decided
 	Limit     int64    `json:"limit"`
 	Remaining int64    `json:"remaining"`
 	RetryMS   int64    `json:"retry_after_ms"` // -1 if waiting doesn't help
