@@ -57,9 +57,13 @@ func TestEnvoyConfiguration(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "edge.yaml")
-	write := func(text string) {
+	elsewhere := filepath.Join(t.TempDir(), "edge.yaml")
+	write := func(text string) { // at once, so that the node never reads half a file
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(elsewhere, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(elsewhere, file); err != nil {
 			t.Fatal(err)
 		}
 	}
