@@ -1,6 +1,6 @@
-// Command memory floods a node with new keys and addresses over HTTP, each of which is used only once, and prints how much
-// memory the whole process takes. It fails if that is more than the cap allows; docs/guides/sizing.md explains how much
-// that is. It reads /proc, so it needs Linux.
+// Command memory floods a node with new keys and addresses over HTTP, each of which is used only once, and prints how
+// much memory the whole process takes. It fails if the process takes more than the memory cap allows;
+// docs/guides/sizing.md explains how much that is. It reads /proc, so it needs Linux.
 package main
 
 import (

@@ -282,8 +282,8 @@ func (f *Follower) restore(ctx context.Context, mine, head Version, lost []Versi
 	return nil
 }
 
-// first reports whether the last message that was logged about the version in force here is another one. It is used to
-// log each message once.
+// first reports whether news differs from the last message that was logged about the version in force here, and
+// remembers news. It is used to log each message once.
 func (f *Follower) first(news string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -313,8 +313,8 @@ func (k *Stake) rest(p *counter.Policy, s Share, now, want int64) int64 {
 }
 
 // Heard handles the reply to Ask, and returns how many tokens the reply brought. A lender that had no tokens isn't
-// asked again for a while, which doubles each time. A lender that had few tokens isn't asked again for the time that
-// its reply names.
+// asked again for a while, and the wait doubles each time. A lender that had few tokens isn't asked again for the time
+// that its reply names.
 func (k *Stake) Heard(p *counter.Policy, s Share, now int64, of string, ask, answer *Message) (brought int64) {
 	given, back := k.Held.of(of).Given, k.Lent.of(of).Back
 	k.Hear(p, s, now, of, answer)

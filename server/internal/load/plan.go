@@ -34,7 +34,7 @@ type Plan struct {
 	// Exponent is the exponent of the Zipf distribution. It must be more than 1.
 	Exponent float64
 	// Sample is for targets that decide faster than the clock can be read. In a closed loop, only one in this many
-	// requests is timed. 0 means that all are.
+	// requests is timed. 0 means that all requests are timed.
 	Sample int
 
 	// The functions below are called when the measured time begins, and again after the last answer. They may be nil.

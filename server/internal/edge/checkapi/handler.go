@@ -4,17 +4,17 @@
 //	POST /v1/check    decides one request by the rules
 //	POST /v1/checks   decides up to 1,000 requests in one call
 //	POST /v1/take     decides by a limit in the call itself, without rules
-//	POST /v1/settle   replaces, once, what a check reserved by what its request really used
-//	POST /v1/release  frees the slots that a check took
-//	POST /v1/renew    keeps them for a request that is still in flight
-//	POST /v1/refund   gives back, once, what a check or a take took
+//	POST /v1/settle   replaces the amounts that a check reserved with those that its request used, once
+//	POST /v1/release  releases the slots that a check took
+//	POST /v1/renew    renews these slots for a request that is still in flight
+//	POST /v1/refund   gives back what a check or a take has charged, once
 //
-// What the caller says about a request counts as verified. So bind the port where only your own
-// services reach it, or require a token. The caller may still misbehave: bodies are bounded, and
-// anything ambiguous is rejected, such as an unknown or repeated field, or bytes that aren't UTF-8,
-// which could make two keys share a counter. A request with a 4xx response other than 429 and 403
-// hasn't charged anything, and no response repeats the value of a field, which may be a key. Give the
-// [net/http.Server] around it a ReadTimeout against slow clients.
+// Everything that the caller says about a request counts as verified. So bind the port to an address that only your own
+// services can reach, or require a token. The package expects that callers misbehave: it bounds the size of bodies, and
+// rejects anything ambiguous, such as an unknown or repeated field, or bytes that aren't UTF-8, which could make two keys
+// share a counter. If the status of a response is a 4xx other than 429 and 403, nothing was charged. No response repeats
+// the value of a field, because that may be a key. Set ReadTimeout in the [net/http.Server], to protect it from slow
+// clients.
 package checkapi
 
 import (
