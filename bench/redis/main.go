@@ -6,12 +6,12 @@
 //	go run ./bench/redis -workloads goroutine -contenders 'Weir|redis_rate' -rounds 10
 //	go run ./bench/redis -keys 1000000 -clients 0
 //
-// With many goroutines, every contender has a server of its own that holds every key, with the same settings; only the
-// contender that is being measured has anything to do. Each round measures every contender once, for a short time, in
-// random order. With one goroutine, all contenders share one server and take turns at every check. A ratio is computed
-// within its round, and the median and the quartiles over the rounds are printed. All contenders see the same keys, under a
-// limit that admits everything and refills so slowly that no counter may be forgotten. A measurement with a refused or
-// failed check isn't used, nor is one during which other processes took more than a tenth of the cores.
+// With many goroutines, every contender has its own server, which has all keys and the same settings as the others.
+// Only the contender that is being measured sends commands. Each round measures every contender once, for a short time,
+// in random order. With one goroutine, all contenders share one server and take turns at every check. A ratio is
+// computed within its round, and the median and the quartiles over the rounds are printed. All contenders see the same
+// keys, under a limit that admits everything and refills so slowly that no counter may be forgotten. A measurement with
+// a refused or failed check isn't used, nor is one during which other processes took more than a tenth of the cores.
 //
 // Goroutines send their next check when the last one is answered, so a slow contender gets fewer checks. Latency is the time
 // of one check. Client and server share the cores, so CPU seconds per million checks tell more than checks per second.

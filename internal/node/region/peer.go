@@ -116,7 +116,7 @@ func (p *peer) sendTalks() {
 	p.flushLocked()
 }
 
-// flushLocked sends queued operations in further messages, up to maxMessages in flight. It drops operations whose
+// flushLocked sends queued operations, in as many messages as maxMessages allows in flight. It drops operations whose
 // caller has given up, because tokens that they took would be lost. It still sends those that give tokens back.
 func (p *peer) flushLocked() {
 	for p.sending < maxMessages && len(p.queue) > 0 {

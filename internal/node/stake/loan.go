@@ -21,8 +21,8 @@ const (
 	// leastRest and longestRest bound the time, in µs, for which a lender that can't refill fast enough asks not to be
 	// asked again.
 	leastRest, longestRest int64 = 400_000, 2_000_000
-	// askerRests is how long, in µs, this region doesn't ask ahead a region that has just asked this one: that region
-	// has too few tokens itself.
+	// askerRests is how long, in µs, a region that has just asked this one isn't asked for tokens that no check waits
+	// for, because it has too few tokens itself.
 	askerRests = 1_000_000
 	// aheadEvery is the shortest time, in µs, between two requests to one region for tokens that no check waits for
 	// yet. Each request asks for one second's demand.

@@ -131,9 +131,9 @@ func (s *Service) survive(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return handle(ctx, req)
 }
 
-// inTime sets a deadline for a stream when its headers arrive. The busier the node is, the shorter is the deadline.
-// Without it, a caller could keep hundreds of silent streams open per connection. Requests that arrive as a whole, as
-// Envoy's do, aren't affected.
+// inTime sets a deadline for a stream when its headers arrive. The busier the node, the shorter the deadline. Without
+// it, a caller could keep hundreds of silent streams open per connection. Requests that arrive as a whole, as Envoy's
+// do, aren't affected.
 func inTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 	n, most := runtime.NumGoroutine(), streamTime
 	switch {

@@ -8,7 +8,7 @@
 // Requests that the limiter refuses never reach the upstream. Admitted requests are forwarded as they came: path and
 // query byte for byte, and bodies as they arrive, in both directions. The gateway changes only what a proxy must
 // (hop-by-hop headers), what would let a client lie about itself (X-Forwarded-*), and the rate-limit headers of the
-// response. The limiter refuses queries in which an upstream could read another API key than it did.
+// response. The limiter refuses a query if an upstream could read another API key in it than the limiter has read.
 package gateway
 
 import (
