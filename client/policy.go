@@ -61,7 +61,7 @@ func (p *policy) span(now time.Time) float64 {
 	if p.limit <= 0 || p.window <= 0 {
 		return reset
 	}
-	// It takes an answer's delay to learn that there were too many requests.
+	// Only an answer tells that too many requests were sent, so spread them over at least twice the time that an answer takes.
 	return min(reset, max(p.window.Seconds()*spread*p.peak/p.limit, 2*p.delay.Seconds()))
 }
 

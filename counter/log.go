@@ -15,8 +15,8 @@ type Log struct {
 	sum  int64   // the sum of the entries' costs
 }
 
-// entry is a place in the ring. Its sum isn't the cost of one entry: the sums form a Fenwick tree, where each is the sum of the
-// costs in some of the places up to its own. Unused places keep their old costs, so the sum over a range is a difference.
+// entry is one place in the ring. The sums form a Fenwick tree: each covers a run of places that ends at its own, not just one
+// entry's cost. Unused places aren't cleared, so the sum over a range is the sum up to its end minus the sum before its start.
 type entry struct{ time, sum int64 }
 
 func (l *Log) at(i int) *entry { return &l.ring[l.place(i)] }

@@ -112,8 +112,8 @@ func TestRejectedTokens(t *testing.T) {
 	}
 }
 
-// FuzzIdentity sends random Authorization headers, and compares the result with a simple, slow implementation: no claim
-// exists without proof.
+// FuzzIdentity sends random Authorization headers, and compares the result with a simple, slow implementation. Claims must
+// come only from tokens that were verified.
 func FuzzIdentity(f *testing.F) {
 	v := verifier(f, jwt.Options{Secret: secret, Issuer: "idp"})
 	who := httplimit.NewIdentifier(httplimit.Identity{

@@ -134,8 +134,8 @@ func TestLateReturnsOfWindows(t *testing.T) {
 	}
 }
 
-// TestALateCalendarForgetsNoLease checks that a lease that has ended is handled even if another one begins meanwhile, or if it
-// ended before the store's answer came.
+// TestALateCalendarForgetsNoLease checks that no ended lease is forgotten: not if the timer is late and another lease of the
+// counter begins first, and not if the lease ended before the store's answer came.
 func TestALateCalendarForgetsNoLease(t *testing.T) {
 	bubble(t, Options{}, func(t *testing.T, s *Store, f *far) {
 		p := storetest.Policy(t, "p", counter.Limit{Algorithm: counter.FixedWindow, Count: 1_000_000, Window: time.Hour})

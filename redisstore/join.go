@@ -269,7 +269,7 @@ func (l *joiner) budget() int64 {
 }
 
 // tick advances the joiner's clock, which counts the node's own time (see package patient), and ends
-// the waits whose budget is spent. It reports whether the clock goes on.
+// the waits whose budget is spent. It reports whether the clock should keep ticking.
 func (l *joiner) tick() bool {
 	l.mu.Lock()
 	now := l.ticks.Add(1)

@@ -368,7 +368,8 @@ func TestWhatRedisSaysIsTold(t *testing.T) {
 			t.Errorf("%+v", h.Shards[0])
 		}
 	}
-	// Probes of an idle server don't count as calls, and may have been among the failures that opened the breaker.
+	// Some of the failures that opened the breaker may have been probes, which don't count as calls. So the number of failed
+	// calls isn't known exactly.
 	if got := s.Health().Shards[0]; failed(got, "reply") == 0 || failed(got, "timeout") > 0 || got.Up {
 		t.Errorf("%+v", got)
 	}

@@ -309,7 +309,7 @@ func (p *parser) indented(k kind) bool {
 	return p.misplaced()
 }
 
-// misplaced adds a problem for a line that begins where no value can come.
+// misplaced adds a problem for a line that begins where no value is allowed.
 func (p *parser) misplaced() bool {
 	switch {
 	case len(p.levels) == 0 && p.last == 'a':

@@ -137,7 +137,8 @@ func TestDashboardAndAlertsOnARealPrometheus(t *testing.T) {
 	gone := serve(t, "--admin-token", scrapeToken)
 	p := startPrometheus(t, first, file, gone)
 
-	// A node that has had no requests has none of these series yet, so Prometheus sees each series from its start.
+	// Wait for a first scrape before the traffic begins. The series below don't exist until then, so Prometheus sees each one
+	// from its start.
 	p.has("the node", `weir_build_info{instance="127.0.0.1:8201"}`)
 	traffic(t, first)
 	for what, expr := range queries(t) {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		// A Cluster's client sleeps for seconds before it closes connections to a lost server.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
-		// It sleeps for a second before it looks up the owners of slots again.
+		// The client also sleeps for a second before it looks up the owners of hash slots again.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/weirhq/weir/counter"
 )
 
-// place is the server of a webhook, without a network.
+// place stands in for a webhook's server, without a network.
 type place func(*http.Request) (*http.Response, error)
 
 func (p place) RoundTrip(r *http.Request) (*http.Response, error) { return p(r) }

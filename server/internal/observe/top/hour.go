@@ -22,7 +22,7 @@ const (
 	// hourRows is the maximum number of keys in all rules together, and hourBytes is the maximum size of their
 	// histories and subjects. Together with the keys and the rules themselves, that is at most 64 MiB.
 	hourRows, hourBytes = 1 << 17, 32 << 20
-	// subjectBytes is the maximum length of a subject that is kept as a whole. Of a longer subject, the hash, the
+	// subjectBytes is the maximum length of a subject that is kept as a whole. For a longer subject, only the hash, the
 	// beginning and the end are kept.
 	subjectBytes = 192
 	// halved is the number of slots after which the weight of a request has halved, for finding the busiest keys.
