@@ -62,6 +62,7 @@ func hostileTexts() []hostileText {
 		}(), "nested"},
 		{"angles", repeat("a: ", "<", "", 4*mib), `no field "a"`},
 		{"tabs in quotes", repeat(`a: "`, "\t", `"`, 4*mib), "write a space in place of this tab"},
+		{"tabs in text", repeat("a: b", "\t", "c", 4*mib), "write a space in place of this tab"},
 		{"blank lines in a block", "a: |\n  " + strings.Repeat("a", 2*mib) + strings.Repeat("\n", 200_000) + "b: c\n", "blocks of text"},
 		{"spaces", repeat("a: b", " ", "c", 4*mib), `no field "a"`},
 		{"empty values", repeat("", "a:\n", "", 300_000), "is written twice"},

@@ -12,7 +12,13 @@ const maxName = 1024
 
 func (p *parser) plain() bool {
 	text := p.plainText()
-	return p.scalar(text, text)
+	return p.hasNoTab(len(text)) && p.scalar(text, text)
+}
+
+// hasNoTab reports whether the next n bytes contain no tab, and adds a problem if they do. In p.line, tabs are spaces.
+func (p *parser) hasNoTab(n int) bool {
+	tab := strings.IndexByte(p.src.text[p.at:p.at+n], '\t')
+	return tab < 0 || p.fail(p.at+tab, "", "write a space in place of this tab")
 }
 
 // plainText returns the unquoted text that comes next.
@@ -101,8 +107,8 @@ func (p *parser) quoted() bool {
 		}
 		return p.fail(p.at, "", "the quote %c that opens here is never closed", p.line[0])
 	}
-	if tab := strings.IndexByte(p.src.text[p.at:p.at+n], '\t'); tab >= 0 {
-		return p.fail(p.at+tab, "", "write a space in place of this tab")
+	if !p.hasNoTab(n) {
+		return false
 	}
 	text := p.line[:n]
 	if text[0] == '\'' {
