@@ -103,7 +103,7 @@ func (p *policy) read(t *ticket, sent, now time.Time, r *reading) {
 	}
 	p.known, p.newest, p.delay = true, sent, now.Sub(sent)
 	p.peak = max(p.peak, r.left+1)
-	// Of several times for one reset, the earliest is the most exact. A bucket's reset moves on.
+	// If answers give several times for one reset, the earliest is the most exact. A bucket's reset keeps moving.
 	at := now.Add(r.reset)
 	if r.reset >= 0 && (!p.reset.After(now) || at.Before(p.reset) || at.Sub(p.reset) > rounding) {
 		p.reset = at
