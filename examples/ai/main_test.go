@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestAnswers checks that requests settle their reservations. A key's burst of 20,000 tokens has room for only 19
-// requests that reserve a little over 1,000 tokens each, but for many more after they have settled their actual use.
+// TestAnswers checks that requests settle their reservations. Each request reserves a little over 1,000 tokens, so a key's burst
+// of 20,000 tokens would allow only 19 requests if they didn't settle. Settled requests use far less, so many more pass.
 func TestAnswers(t *testing.T) {
 	handler, err := answers()
 	if err != nil {
